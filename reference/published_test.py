@@ -63,7 +63,7 @@ def _compute_output_and_grads(config, policy, dy, arrays):
     if placement != 'combine'
   ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_it_computes_what_transformers_does(name, placement):
   config, form = dict(gpt_oss=(GPT_OSS, FORM), deepseek=(DEEPSEEK, {}))[name]
   golden = _golden(name)

@@ -39,10 +39,10 @@ PROMPTS = [PROMPT, [8] * 5, PROMPT]
 
 
 # `make test` has each family in one framework.
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name', halved_testing.halved(generation_testing.FAMILIES)
 )
-@pytest.mark.few(1)
 def test_a_batch_is_one_at_a_time(name):
   generation_testing.check_batch_is_one_at_a_time(name, stepper.Stepper)
 

@@ -40,6 +40,7 @@ class TestTrain:
     assert result.losses[-1] < result.losses[0] - 0.3
     assert np.isfinite(result.held_out)
 
+  @pytest.mark.slow
   def test_loads_count_every_choice(self, straight, settings):
     _, result = straight
     config = config_lib.load(settings.model)

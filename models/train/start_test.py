@@ -47,6 +47,7 @@ class TestFrom:
     assert result.losses[0] == pytest.approx(np.log(256), abs=0.2)
     assert result.losses[-3:].mean() < result.losses[0] - 0.5
 
+  @pytest.mark.slow
   def test_resumed_it_has_the_bits_of_one_piece(
     self, straight, settings, tmp_path
   ):

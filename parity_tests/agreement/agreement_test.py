@@ -76,6 +76,7 @@ class TestRoundedRuns:
       assert row.choices.near_ties < 0.2 * row.tokens
       assert row.alone <= 1
 
+  @pytest.mark.slow
   def test_the_first_other_expert_is_placed(self, tmp_path, left, right):
     result = _compare(tmp_path, left, right)
     (place,) = result.places

@@ -76,7 +76,7 @@ class TestFaults:
       ('misplaced_weight', 'y'),
     ],
   )
-  @pytest.mark.few(3)
+  @pytest.mark.few(1)
   def test_names_the_stage(self, fault, stage):
     report = _check(host.Megakernel(FINE, fault=fault))
     assert report.verdict == 'fail'

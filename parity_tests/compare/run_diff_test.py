@@ -90,8 +90,8 @@ class TestRightRuns:
     assert logits.name == 'lm_head'
     assert 1.3 * 2.0**-24 / 3**0.5 < logits.rounding < 2.0**-22
 
+  @pytest.mark.slow
   @pytest.mark.parametrize('family', FAMILIES)
-  @pytest.mark.few(1)
   def test_the_steps_are_the_decoder(self, folders, family):
     weights = convert.read(folders[family])
     params = weights.load()
@@ -221,6 +221,7 @@ class TestWrongRuns:
       ('self_attn.v_norm', 'output.0', 'self_attn.v_norm'),
     ],
   )
+  @pytest.mark.few(1)
   def test_norms_of_gemma_are_modules(
     self, folders, tmp_path, module, rest, name
   ):

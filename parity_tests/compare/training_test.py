@@ -60,6 +60,7 @@ def _jvp(primals, tangents):
 
 
 class TestTraining:
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     'dtype', [pytest.param('float32', marks=pytest.mark.slow), 'bfloat16']
   )

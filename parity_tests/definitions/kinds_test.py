@@ -214,12 +214,13 @@ def _judge(
 
 
 @pytest.mark.parametrize('name', _CASES)
+@pytest.mark.few(1)
 def test_a_right_solution_passes(tmp_path, seed, name):
   assert _judge(tmp_path, name, seed).verdict == verdicts.PASS
 
 
 @pytest.mark.parametrize(('kind', 'old', 'new'), _WRONG)
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_a_wrong_solution_fails(tmp_path, seed, kind, old, new):
   (name,) = (n for n in _CASES if n.startswith(kind))
   assert _judge(tmp_path, name, seed, (old, new)).verdict == verdicts.FAIL

@@ -129,6 +129,7 @@ class TestRightKernels:
     assert 'order of its slots' in rows_by_name['forward', 'slots'].likely
     assert rows_by_name['forward', 'threads'].reason
 
+  @pytest.mark.slow
   def test_weight_gradients_follow_the_order_of_tokens_alone(self):
     # given
     case = dataclasses.replace(CASE, direction='backward')

@@ -59,7 +59,7 @@ def _explain(kernel, case, lanes=('bounded',)):
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize('lane', ['exact', 'bounded'])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_one_lost_slot_is_named(dtype, lane):
   case = dataclasses.replace(CASE, dtype=dtype)
   expert = case.make().arrays['topk_ids'][0, 3, 1]
@@ -78,7 +78,7 @@ def test_lost_slots_of_several_tokens_are_counted():
 
 @pytest.mark.parametrize('factor', [0.99, 2.5])
 @pytest.mark.parametrize('lane', ['exact', 'bounded'])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_factor_of_shared_experts_is_named(factor, lane):
   pattern = _explain(_scale_shared(factor), CASE, (lane,))
 

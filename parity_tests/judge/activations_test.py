@@ -63,6 +63,7 @@ def test_another_activation_is_named(form, actual, dtype, everything):
   assert f'as if the activation was {actual}' in pattern_by_stage[stage]
 
 
+@pytest.mark.slow
 def test_a_slope_alone_is_told_from_an_activation():
   candidate = Fixed(own_form='geglu')
   results = numpy_testing.check_rows(

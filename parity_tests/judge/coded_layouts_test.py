@@ -150,6 +150,7 @@ def _check(kernel, forms, **options):
 
 
 @pytest.mark.parametrize(('word', 'forms', 'name'), KERNELS, ids=IDS)
+@pytest.mark.few(2)
 def test_a_right_kernel_passes_and_one_that_reads_by_rows_fails(
   word, forms, name
 ):

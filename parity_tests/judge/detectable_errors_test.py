@@ -265,7 +265,7 @@ class TestPower:
     'draws', (DRAWS, pytest.param(MANY_DRAWS, marks=pytest.mark.slow))
   )
   @pytest.mark.parametrize('kind', ('element', 'row', 'whole'))
-  @pytest.mark.few(3)
+  @pytest.mark.few(1)
   def test_draws_just_above_are_all_found(self, stated, kind, draws):
     judge, sizes = stated
     rng = np.random.default_rng(18)

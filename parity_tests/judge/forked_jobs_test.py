@@ -107,6 +107,7 @@ assert code == 1 and bool(forked) == (sys.argv[2] == 'two'), (code, forked)
 """
 
 
+@pytest.mark.slow
 def test_a_report_is_the_same_by_one_and_by_two(tmp_path):
   """Without JAX, once all answers are kept: a first check fetches them."""
   reports = []

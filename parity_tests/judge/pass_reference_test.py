@@ -23,11 +23,11 @@ from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('dtype', 'placement'),
   [('float32', 'before_down'), ('bfloat16', 'combine')],
 )
-@pytest.mark.few(1)
 def test_answers_have_the_bits_of_what_users_call(dtype, placement):
   # Given a layer whose last rank has rows to spare,
   layer_inputs = inputs.make_inputs(

@@ -308,11 +308,11 @@ def test_an_order_of_rows_is_right_where_asked_for_and_named_where_not(
   assert f'{expected}:' in pattern_by_stage[precision.SUM_ORDERS[field]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'word',
   ['silu=bf16', 'routing_weight=bf16', 'weighted=bf16', 'placement=epilogue'],
 )
-@pytest.mark.few(1)
 def test_a_rounding_is_named_from_y_alone(word):
   candidate = Rounds(words=(word,), everything=False)
   results = check_rows(candidate, 'forward', (), 'bfloat16', ('bounded',))

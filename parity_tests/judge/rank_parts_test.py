@@ -96,6 +96,7 @@ def _of_expert_before(bias):
   return np.roll(bias.reshape(-1, bias.shape[-1]), 1, 0).reshape(bias.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'wrong', 'expected'),
   [
@@ -105,7 +106,6 @@ def _of_expert_before(bias):
     ('b_down', _of_expert_before, 'was that of the previous expert'),
   ],
 )
-@pytest.mark.few(1)
 def test_a_wrong_bias_is_named(name, wrong, expected):
   # Given: a kernel that returns y alone.
   def function(inputs, config, policy):

@@ -204,6 +204,7 @@ class TestWrongKernels:
       )
     ],
   )
+  @pytest.mark.few(8)
   def test_a_bug_is_found_where_it_is(self, wrong, recipe, storage):
     stage, _ = recipes_testing.WRONG[wrong]
     inputs = draw(recipe, storage, config=SMALL)

@@ -92,6 +92,7 @@ def test_a_machine_file_has_target_and_cores_of_its_base(
   assert published['order']['machine'] == str(machine_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'layer, request_text',
   [
@@ -103,7 +104,6 @@ def test_a_machine_file_has_target_and_cores_of_its_base(
     ),
   ],
 )
-@pytest.mark.few(1)
 def test_a_schedule_is_judged_by_one_request(
   layer, request_text, tmp_path, capsys
 ):

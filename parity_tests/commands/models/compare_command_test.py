@@ -106,6 +106,7 @@ class TestFaults:
     for name in ('stage', 'rank', 'expert', 'row_block', 'col_block', 'got'):
       assert failure[name] == first[name]
 
+  @pytest.mark.slow
   def test_a_deadlock_names_its_layer(self, compare, capsys):
     options = '--fault=missing_signal --fault_layer=2 --direction=forward'
     assert compare(options)[0] == 3
@@ -249,7 +250,7 @@ class TestLayersOfUsers:
       ('of_numpy', 'both', 3, '`hpmoe compare --direction=forward` needs no'),
     ],
   )
-  @pytest.mark.few(2)
+  @pytest.mark.few(1)
   def test_one_that_gives_no_answer_is_one_line(
     self, compare, capsys, name, direction, code, text
   ):
@@ -381,6 +382,7 @@ class TestBiases:
     first = report['check']['first_failure']
     assert (first['stage'], first['lane']) == ('y', 'bounded')
 
+  @pytest.mark.slow
   def test_the_default_is_a_layer_that_has_biases(self, compare, biased):
     code, report = compare('--direction=forward', biased)
     assert code == 0 and report['right'] == 'jax:framework'

@@ -13,9 +13,10 @@ from hpmoe.reference.contract import router as router_lib
 NUM_TOKENS, NUM_EXPERTS, TOP_K = 24, 16, 4
 SCALE = 2.5
 # What each rule weighs, in words of its own.
-SIGMOIDS = ('deepseek_v3_plain', 'sigmoid', 'llama4')
+SIGMOIDS = ('deepseek_v3_plain', 'sigmoid', 'llama4', 'llama4_biased')
 SIGMOID_SHARES = ('deepseek_v3', 'minimax2', 'sigmoid_renorm')
 OF_CHOSEN = ('renormalize', 'renormalize_biased')
+OF_BIASED_LOGITS = ('renormalize_biased', 'llama4_biased')
 RULES = [*router_lib.RULES]
 # Bugs, and the rules that can have each.
 WRONG = {
@@ -36,16 +37,16 @@ def weigh(rule: str, logits, bias, ids):
   def choose(of_experts):
     return jnp.take_along_axis(of_experts, ids, axis=-1)
 
+  own = logits + bias if rule in OF_BIASED_LOGITS else logits
   if rule == 'softmax':
     weights = choose(jax.nn.softmax(logits, axis=-1))
   elif rule == 'renormalize_naive':
     shares = choose(jax.nn.softmax(logits, axis=-1))
     weights = shares / shares.sum(-1, keepdims=True)
   elif rule in OF_CHOSEN:
-    own = logits + bias if rule == 'renormalize_biased' else logits
     weights = jax.nn.softmax(choose(own), axis=-1)
   elif rule in SIGMOIDS:
-    weights = choose(1 / (1 + jnp.exp(-logits)))
+    weights = choose(1 / (1 + jnp.exp(-own)))
   elif rule in SIGMOID_SHARES:
     scores = choose(1 / (1 + jnp.exp(-logits)))
     weights = scores / scores.sum(-1, keepdims=True)

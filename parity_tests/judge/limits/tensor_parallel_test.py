@@ -158,8 +158,8 @@ class TestJudgesALayer:
     for lane in ('exact', 'bounded'):
       assert {(lane, name) for name in spoilt} <= failures
 
+  @pytest.mark.slow
   @pytest.mark.parametrize('ranks', [1, 2])
-  @pytest.mark.few(1)
   def test_and_a_sublayer_by_its_norm(self, monkeypatch, ranks):
     # Rows of zeros, small and large ones, and tokens that no block divides are
     # in it.

@@ -63,12 +63,14 @@ class TestRightKernels:
   @pytest.mark.parametrize('gemm', [True, False])
   @pytest.mark.parametrize('dtype', ['f32', 'bf16'])
   @pytest.mark.parametrize('returns', [testing.ALL, ()])
+  @pytest.mark.few(1)
   def test_it_passes_whatever_is_returned(self, gemm, dtype, returns):
     report = check(gemm=gemm, dtype=dtype, returns=returns)
     assert report.is_pass, str(report)
     assert report.stages[BIAS] == 'pass'
 
   @pytest.mark.parametrize('seed', range(3))
+  @pytest.mark.few(1)
   def test_it_passes_on_other_data(self, seed):
     assert check(seed=seed, returns=testing.ALL[seed:]).is_pass
 
@@ -89,6 +91,7 @@ WRONG = {
 @pytest.mark.parametrize('gemm', [True, False])
 @pytest.mark.parametrize('returns', [testing.ALL, ()])
 @pytest.mark.parametrize('change', WRONG)
+@pytest.mark.few(2)
 def test_a_wrong_gradient_is_the_only_failure(change, returns, gemm):
   report = check(change, gemm, returns)
   failure = report.first_failure
