@@ -125,10 +125,7 @@ def _stage_jobs(
   is_result = name in case.layer_pass.results
   if rounding.is_narrow(case.inputs.policy) and (bound or is_result):
     right = build_chain(case, name, sources, expected, golden)
-    if right.row_stages:
-      # The sums of this stage compute the same products of the same rows.
-      right.prepare()
-      golden.companions.append(right.fill)
+    right.accompany(golden)
     yield lambda: [tile_lanes.within_edges(name, outputs[name], right)]
 
 

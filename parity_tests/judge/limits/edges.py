@@ -91,7 +91,7 @@ class Chain:
   unseen: Sequence[str]
   comparisons: int
   _row_deviations: dict[str, np.ndarray] = golden_lib.own(dict)
-  _rows_done: dict[int, np.ndarray] = golden_lib.own(dict)
+  _filled_ranges: set[tuple[int, int, int]] = golden_lib.own(set)
 
   @functools.cached_property
   def _deviations(self) -> float:
@@ -157,24 +157,27 @@ class Chain:
         deviations = self._row_deviations[name]
         self.golden.tiling.rows(name, deviations, rank)[lo:hi] = deviation
         deviating_golden = _with_deviations(deviating_golden, name, deviations)
-    self._rows_done[rank][lo:hi] = True
+    self._filled_ranges.add((rank, lo, hi))
 
-  def prepare(self) -> None:
-    """Makes room for what `fill` computes."""
+  def accompany(self, golden: golden_lib.Rows) -> None:
+    """Has rows filled beside the sums that `golden` computes of them.
+
+    Both compute the same products.  Nothing changes if there is no row to fill.
+    """
+    if self.row_stages:
+      self._make_room()
+      golden.companions.append(self.fill)
+
+  def _make_room(self) -> None:
     for name in self.row_stages:
       self._row_deviations[name] = np.zeros(self.own[name].shape, np.float32)
-      for rank, rows in enumerate(self.own[name]):
-        self._rows_done[rank] = np.zeros(len(rows), bool)
 
   def _fill_all(self) -> None:
     """Fills the rows that were not filled beside other work."""
-    if not self._rows_done:
-      self.prepare()
-    ranges = [
-      (rank, lo, hi)
-      for rank, lo, hi, _ in self.golden.iterate_packed()
-      if not self._rows_done[rank][lo:hi].all()
-    ]
+    if not self._row_deviations:
+      self._make_room()
+    ranges = [part[:3] for part in self.golden.iterate_packed()]
+    ranges = [rows for rows in ranges if rows not in self._filled_ranges]
     for _ in prefetch.prefetch_map(lambda rows: self.fill(*rows), ranges):
       pass
 

@@ -68,8 +68,7 @@ def test_beside_the_sums_they_are_the_same_and_cost_fewer_products(
       case, 'y', {}, case.answer(), golden if beside else None
     )
     if beside:
-      chain.prepare()
-      golden.companions.append(chain.fill)
+      chain.accompany(golden)
     golden.rows('y', 0, 0, ROWS)
     return collect_intervals(chain), len(counts)
 
@@ -87,7 +86,7 @@ def test_rows_that_were_not_filled_beside_other_work_are_filled(is_large):
   whole = tolerance_lanes.build_chain(case, 'y', {}, case.answer())
   part = tolerance_lanes.build_chain(case, 'y', {}, case.answer())
 
-  part.prepare()
+  part._make_room()
   part.fill(*next(part.golden.iterate_packed())[:3])
 
   assert collect_intervals(part) == collect_intervals(whole)

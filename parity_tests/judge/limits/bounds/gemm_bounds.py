@@ -287,16 +287,16 @@ class Weights:
     value: float64, or as stored if there are many.
     sizes: their magnitudes.
     squares: their squares.
-    last_sums: rows, block and result of the last `add_prefixes`: two goldens
-      often multiply equal rows one after the other.
+    last_sums: rows and result of the last `add_prefixes`: two goldens often
+      multiply equal rows one after the other.
   """
 
   source: bounded_values.Bounded
   value: np.ndarray
   sizes: weight_sizes.Sizes
   squares: weight_sizes.Sizes
-  last_sums: list = dataclasses.field(
-    default_factory=list, repr=False, compare=False
+  last_sums: list[tuple[np.ndarray, tuple[np.ndarray, np.ndarray | None]]] = (
+    dataclasses.field(default_factory=list, repr=False, compare=False)
   )
 
   @classmethod
@@ -325,15 +325,15 @@ class Weights:
   def add_prefixes(
     self, rows: np.ndarray, block: int
   ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Returns `_prefix_sums` of rows `[n, x]`; equal rows are summed once."""
-    if self.last_sums:
-      last_rows, last_block, value, prefixes = self.last_sums
-      is_equal = last_block == block and last_rows.shape == rows.shape
-      if is_equal and np.array_equal(last_rows, rows, equal_nan=True):
-        return value, prefixes
-    value, prefixes = _prefix_sums(rows, self.value, block)
-    self.last_sums[:] = rows, block, value, prefixes
-    return value, prefixes
+    """Returns `_prefix_sums` of rows `[n, x]`; equal rows are summed once.
+
+    `block` depends on the depth of the weights alone.
+    """
+    sums = weight_sizes.find_product(self.last_sums, rows)
+    if sums is None:
+      sums = _prefix_sums(rows, self.value, block)
+      self.last_sums[:] = [(rows, sums)]
+    return sums
 
 
 def weight_grad(

@@ -3,8 +3,9 @@
 They are the limits and variances of a GEMM's sums.
 """
 
+from collections.abc import Sequence
 import dataclasses
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from hpmoe.parity_tests.judge.limits.weights import products
 # Elements of weights that are converted at once, and the size from which no
 # float64 copy of the weights is stored.
 _PANEL, LARGE = 1 << 15, 1 << 20
+
+_Product = TypeVar('_Product')
 
 
 class _SizeSums(NamedTuple):
@@ -50,6 +53,16 @@ class _SizeSums(NamedTuple):
     if not self.unit.max(initial=0.0) < np.inf:
       sums[~np.isfinite(self.unit[:, 0])] = np.inf
     return sums
+
+
+def find_product(
+  last_products: Sequence[tuple[np.ndarray, _Product]], rows: np.ndarray
+) -> _Product | None:
+  """Returns the product of equal rows `[n, x]`, or None."""
+  for last_rows, product in last_products:
+    if np.array_equal(last_rows, rows, equal_nan=True):
+      return product
+  return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +156,7 @@ class Sizes:
 
     Equal to one of this call or of the last.
     """
-    recalled = [self._recall(group) for group in groups]
+    recalled = [find_product(self.last_products, rows) for rows in groups]
     new = [rows for rows, product in zip(groups, recalled) if product is None]
     left = iter(self._multiply_all(new) if new else [])
     products_of_groups = [
@@ -151,12 +164,6 @@ class Sizes:
     ]
     self.last_products[:] = zip(groups, products_of_groups)
     return products_of_groups
-
-  def _recall(self, rows: np.ndarray) -> np.ndarray | None:
-    for last, product in self.last_products:
-      if np.array_equal(last, rows, equal_nan=True):
-        return product
-    return None
 
   def _multiply_all(self, groups: list[np.ndarray]) -> list[np.ndarray]:
     if not self.is_stored:
