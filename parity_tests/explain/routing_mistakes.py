@@ -60,7 +60,8 @@ def list_wrong_weights(
       f'the scale {router.scale:g} was applied twice',
       (router.scale**2 * weights),
     )
-  if bias is not None and rule.bias == 'choice':
+  # The bias of a masked expert is minus infinity, and no weight holds it.
+  if bias is not None and rule.bias == 'choice' and np.isfinite(bias).all():
     biased = _weigh(rule, logits, bias, ids, in_weights=True)
     yield 'the bias was in the weights', router.scale * biased
 

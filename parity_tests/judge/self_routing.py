@@ -156,7 +156,9 @@ def _find_own_routing(
   )
   # Limits under its own logits are sharper than for all possible logits.
   is_sharper = task.gemm is not None and weights is not None
-  if has_failed or is_sharper:
+  # Weights of NaN fail by themselves; what follows needs those of the choice.
+  is_finite = weights is not None and np.isfinite(weights).all()
+  if is_finite and (has_failed or is_sharper):
     return routing_task.Routing(ids, weights.astype(np.float32), 0.0)
   if task.gemm is not None and _LOGITS in outputs:
     return task.weigh_float32(ids)

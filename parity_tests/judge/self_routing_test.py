@@ -50,6 +50,8 @@ def kernel(inputs, config, policy, word, change='', returns=True):
     ids, weights = ids[..., ::-1].copy(), weights[..., ::-1].copy()
   if change == 'weights of 1 % more':
     weights = weights * np.float32(1.01)
+  if change == 'weights of NaN':
+    weights[:, 3] = np.nan
   if change == 'an expert twice':
     ids[..., 1] = ids[..., 0]
   y = _compute_experts(inputs, config, ids - first, weights)
@@ -215,6 +217,11 @@ class TestWrongKernels:
     failure = report.first_failure
     assert failure is not None and failure.stage == 'topk_weights'
 
+  def test_a_weight_of_nan_is_a_failure(self):
+    failure = check('weights of NaN').first_failure
+    assert failure.stage == 'topk_weights' and failure.token == 3
+    assert np.isnan(failure.actual)
+
   def test_an_error_behind_the_router_is_none_of_the_router(self):
     report = check('y of 1 % more')
     failure = report.first_failure
@@ -367,16 +374,62 @@ class TestGradients:
     assert report.stages['d_router_logits'] == 'not judged'
 
 
+def draw_layer() -> dict[str, np.ndarray]:
+  """Returns the inputs of `CASE`, with logits and a bias."""
+  plain = dataclasses.replace(CASE, router='').make()
+  names = ('x', 'w_gate_up', 'w_down')
+  arrays = {name: np.array(plain.arrays[name]) for name in names}
+  task = routing_task.Task.from_case(CASE)
+  logits, bias = task.inputs.logits.copy(), task.inputs.bias.copy()
+  return arrays | {'router_logits': logits, 'router_bias': bias}
+
+
+class TestMaskedExperts:
+  # Rules whose bias is minus infinity for experts that nobody may choose.
+  RULES = tuple(name for name, rule in router_lib.RULES.items() if rule.bias)
+
+  def check(self, rule, change='', returns=True):
+    layer, word = draw_layer(), f'{WORDS[rule]}:top_k=4'
+    layer['router_bias'][3:5] = -np.inf
+    case = hpmoe.Case(input=layer, router=word)
+    return check(change, returns, word, case, lanes=['bounded'])
+
+  @pytest.mark.parametrize('rule', RULES)
+  @pytest.mark.few(1)
+  def test_a_right_kernel_passes(self, rule):
+    report = self.check(rule)
+    assert report.is_pass, str(report)
+
+  @pytest.mark.few(1)
+  @pytest.mark.parametrize('rule', RULES)
+  def test_a_choice_of_one_fails(self, rule):
+    failure = self.check(rule, 'bias left out').first_failure
+    assert failure is not None and failure.stage == 'topk_ids'
+    assert 'chose' in failure.pattern
+
+  @pytest.mark.parametrize('value', [np.nan, np.inf])
+  def test_what_masks_nobody_is_refused(self, value):
+    layer = draw_layer()
+    layer['router_bias'][3] = value
+    case = hpmoe.Case(input=layer, router=f'{DEEPSEEK}:top_k=4')
+    with pytest.raises(ValueError, match='router_bias: expected finite'):
+      check(case=case)
+
+  def test_a_bias_of_other_experts_is_refused(self):
+    layer = draw_layer()
+    layer['router_bias'] = layer['router_bias'][:8]
+    case = hpmoe.Case(input=layer, router=f'{DEEPSEEK}:top_k=4')
+    with pytest.raises(ValueError, match=r'router_bias: expected \[16\]'):
+      check(case=case)
+
+
 class TestNearTies:
   @pytest.fixture
   def layer(self):
     """Returns inputs in which two experts of token 1 score the same."""
-    plain = dataclasses.replace(CASE, router='').make()
-    names = ('x', 'w_gate_up', 'w_down')
-    arrays = {name: np.array(plain.arrays[name]) for name in names}
-    task = routing_task.Task.from_case(CASE)
-    logits = task.inputs.logits.copy()
-    bias = np.zeros_like(task.inputs.bias)
+    arrays = draw_layer()
+    logits = arrays['router_logits']
+    bias = np.zeros_like(arrays['router_bias'])
     logits[0, 1] = np.linspace(2, -2, 16)
     logits[0, 1, 4] = logits[0, 1, 3]
     return arrays | {'router_logits': logits, 'router_bias': bias}

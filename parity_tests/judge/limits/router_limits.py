@@ -12,7 +12,8 @@ With u the unit roundoff of the dtype, and every operation rounded once:
   quotient by u; the sum is common to all experts of a token, and cancels when
   they are compared;
 * adding a bias rounds the sum by u of itself;
-* a result below the smallest normal number may be flushed to zero.
+* a result below the smallest normal number may be flushed to zero;
+* minus infinity, of an expert that nobody may choose, is not rounded.
 """
 
 from collections.abc import Iterator
@@ -124,7 +125,7 @@ def _score(
   error = np.zeros_like(value)
   if bias is not None and table.bias == 'logits':
     value = value + bias
-    error = u * np.abs(value)
+    error = u * _size_finite(value)
   if table.scores == 'sigmoid':
     value = _sigmoid(value)
     error = _SIGMOID * u * value + tiny
@@ -134,8 +135,13 @@ def _score(
     error = (below + _EXP + 2) * u * value + tiny
   if bias is not None and table.bias == 'choice':
     value = value + bias
-    error = error + u * (np.abs(value) + error)
+    error = error + u * (_size_finite(value) + error)
   return value, error
+
+
+def _size_finite(value: np.ndarray) -> np.ndarray:
+  """Returns sizes; 0 of infinities, which are not rounded."""
+  return np.where(np.isinf(value), 0.0, np.abs(value))
 
 
 def list_choices(
@@ -314,7 +320,7 @@ def _bound_groups(router: router_lib.Router, scores: Scores) -> Scores:
     return np.sort(groups, -1)[..., -router_lib.GROUP_TERMS :].sum(-1)
 
   value = add(scores.value)
-  rounding = ulp.unit_roundoff('float32') * np.abs(value)
+  rounding = ulp.unit_roundoff('float32') * _size_finite(value)
   return Scores(
     value, add(scores.lowest) - rounding, add(scores.highest) + rounding
   )

@@ -52,6 +52,8 @@ def kernel(inputs, config, policy, word, change='', returns=ALL):
     logits = logits + bias
   if change == 'logits in bf16':
     logits = narrow(logits)
+  if change == 'logits of a token are NaN':
+    logits[:, 3] = np.nan
   if change == 'logits 0.1 % off':
     logits = logits * np.float32(1.001)
   dtype = policy.dtype('router_logits')
@@ -177,6 +179,25 @@ class TestWrongKernels:
     failure = report.first_failure
     assert failure is not None and failure.stage == 'y'
     assert failure.hint.startswith('return router_logits, topk_ids')
+
+  @pytest.mark.parametrize('word', [plain.DEEPSEEK, BIASED])
+  @pytest.mark.few(1)
+  def test_nan_is_a_failure_of_logits(self, word):
+    failure = check('logits of a token are NaN', word=word).first_failure
+    assert failure.stage == 'router_logits'
+    assert np.isnan(failure.actual) and failure.token == 3
+
+  @pytest.mark.parametrize('name', ['x', 'router_w', 'router_bias'])
+  def test_inputs_that_are_not_finite_are_refused(self, name):
+    task = routing_task.Task.from_case(dataclasses.replace(CASE, router=BIASED))
+    plain_case = dataclasses.replace(CASE, router='', router_gemm=False)
+    inputs = {n: np.array(a) for n, a in plain_case.make().arrays.items()}
+    inputs = {n: inputs[n] for n in ('x', 'w_gate_up', 'w_down')}
+    inputs = {n: a.copy() for n, a in (inputs | task.gemm.inputs).items()}
+    inputs[name].flat[3] = np.nan
+    case = hpmoe.Case(input=inputs, router_gemm=True)
+    with pytest.raises(ValueError, match=f'{name}: expected finite'):
+      check(word=f'{BIASED}:top_k=4', case=case)
 
   def test_a_near_tie_tells_bf16_logits_by_their_choice(self):
     report = check('logits in bf16', returns=ALL[1:])

@@ -110,7 +110,7 @@ class Task:
         raise ValueError(f'input: expected {read} in place of {name}, got both')
     router = router_lib.parse_router(case.router)
     router.check(array.shape[-1])
-    own_bias = None if bias is None else np.asarray(bias, np.float32)
+    own_bias = _read_bias(bias, array.shape[-1])
     if case.router_gemm:
       _, policy = case.estimate_sizes()
       x = layer['x']
@@ -130,6 +130,10 @@ class Task:
     cls, router, policy, x, router_w, bias=None, layer=None
   ) -> 'Task':
     adds_bias = router.table.bias == 'logits'
+    checks.check_finite('router_w', router_w)
+    checks.check_finite('x', x)
+    if adds_bias and bias is not None:
+      checks.check_finite('router_bias', bias)
     gemm = router_logits.RouterGemm(policy, x, router_w, bias, adds_bias)
     logits, spread = gemm.bound_logits()
     later_bias = None if adds_bias else bias
@@ -258,6 +262,25 @@ def _require_whole(case: case_lib.Case, ids: np.ndarray) -> np.ndarray:
       f' got {case.routing}'
     )
   return np.array(ids)
+
+
+def _read_bias(
+  bias: np.ndarray | None, num_experts: int
+) -> at.Float[np.ndarray, 'E'] | None:
+  """Returns a bias `[E]`; -inf is that of an expert that nobody may choose.
+
+  Raises:
+    ValueError: it has another shape, NaN or infinity.
+  """
+  if bias is None:
+    return None
+  narrow = np.asarray(bias, np.float32)
+  if narrow.shape != (num_experts,):
+    raise ValueError(
+      f'router_bias: expected [{num_experts}], got {[*narrow.shape]}'
+    )
+  checks.check_finite('router_bias', np.where(np.isneginf(narrow), 0, narrow))
+  return narrow
 
 
 def _read_inputs(source: str | Mapping) -> dict[str, np.ndarray]:
