@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import option_fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,10 +22,24 @@ class Sampling:
     ValueError: a number is out of its range; names it.
   """
 
-  temperature: float = 1.0
-  top_k: int = 0
-  top_p: float = 1.0
-  seed: int = 0
+  temperature: float = option_fields.option(
+    1.0,
+    'Divisor of the logits; 0 takes the most likely token.',
+    typed=0.8,
+  )
+  top_k: int = option_fields.option(
+    0,
+    'Samples from the k most likely tokens; 0: all.',
+  )
+  top_p: float = option_fields.option(
+    1.0,
+    'Sample from the smallest set of tokens whose probabilities add up to '
+    'this.',
+  )
+  seed: int = option_fields.option(
+    0,
+    'Seed of the sampling, the same for each prompt.',
+  )
 
   def __post_init__(self):
     if not 0 <= self.temperature < float('inf'):

@@ -17,7 +17,6 @@ from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import check as check_lib
 from hpmoe.parity_tests.judge import judgement as judgement_lib
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.judge.limits import standards as standards_lib
 from hpmoe.parity_tests.report import lane_table
 from hpmoe.parity_tests.report import report_html
 from hpmoe.parity_tests.report import report_json
@@ -123,14 +122,14 @@ def check(
   candidate: Candidate = None,
   case: case_lib.Case = case_lib.Case(),
   *,
-  lanes: Sequence[str] = verdicts.LANES,
-  standards: Sequence[str] = standards_lib.DEFAULT,
-  tiles: int | None = None,
-  repeat: int | None = None,
-  allow_nondeterministic: bool = False,
-  search_roundings: bool = True,
-  timeout_s: float = 600.0,
-  layout: str = '',
+  lanes: Sequence[str] = judgement_lib.Judgement.lanes,
+  standards: Sequence[str] = judgement_lib.Judgement.standards,
+  tiles: int | None = judgement_lib.Judgement.tiles,
+  repeat: int | None = judgement_lib.Judgement.repeat,
+  allow_nondeterministic: bool = judgement_lib.Judgement.allow_nondeterministic,
+  search_roundings: bool = judgement_lib.Judgement.search_roundings,
+  timeout_s: float = function_candidate.Subprocess.timeout_s,
+  layout: str = function_candidate.Subprocess.layout,
   device: str = '',
 ) -> Report:
   """Compares a candidate with the oracle, tile by tile.

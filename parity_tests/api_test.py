@@ -1,7 +1,9 @@
 """A check from Python: functions of this process, values of the caller."""
 
+import dataclasses
 import functools
 import importlib.util
+import inspect
 import itertools
 import json
 import pathlib
@@ -14,10 +16,13 @@ import numpy as np
 import pytest
 
 import hpmoe
+from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import numpy_kernel_testing
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.explain import roundings
+from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.reference.contract import option_fields
 from hpmoe.reference.contract import presets
 
 CASE = hpmoe.Case(preset='tiny', ranks=2)
@@ -366,3 +371,18 @@ class TestDevice:
       ValueError, match='device: expected none, except for a func'
     ):
       hpmoe.check(candidate, CASE, device='cpu')
+
+
+def test_arguments_of_a_check_are_the_fields_that_its_options_set():
+  arguments = inspect.signature(hpmoe.check).parameters
+  fields = {
+    field.name: field.default
+    for group in (judgement.Judgement, function_candidate.Subprocess)
+    for field in dataclasses.fields(group)
+    if option_fields.is_option(field)
+  }
+  del fields['name']  # the candidate itself
+
+  assert {*arguments} - {*fields} == {'candidate', 'case', 'device'}
+  for name, default in fields.items():
+    assert arguments[name].default == default, name

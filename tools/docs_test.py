@@ -137,7 +137,7 @@ def not_commands(page: str) -> list[str]:
   wrong = []
   for name, *words in commands_of(page):
     try:
-      main._parse(main.COMMANDS[name], [w for w in words if w != '--help'])
+      main.COMMANDS[name].parse([w for w in words if w != '--help'])
     except (KeyError, cli.UsageError, ValueError) as error:
       wrong.append(f'hpmoe {name} {" ".join(words)}: {error}')
   makefile = (ROOT / 'Makefile').read_text()

@@ -3,10 +3,24 @@
 import dataclasses
 from typing import Any
 
+from hpmoe.reference.contract import option_fields
+
 FRAMEWORKS = ('jax', 'mindspore')
 DEVICES = ('cpu', 'ascend')
 # Of Adam's two averages, in each framework.
 BETAS = (0.9, 0.95)
+
+
+def _name_models() -> str:
+  from hpmoe.models import config
+
+  return ', '.join(config.names())
+
+
+def _name_groups() -> str:
+  from hpmoe.models.train import frozen
+
+  return ', '.join(frozen.GROUPS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,22 +49,81 @@ class Settings:
     ValueError: a setting is out of its range; names it.
   """
 
-  model: str = 'deepseek_tiny'
-  source: str | None = None
-  freeze: str = ''
-  framework: str = 'jax'
-  device: str = 'cpu'
-  moe: str = 'host'
-  ranks: int = 1
-  text: str | None = None
-  batch: int = 16
-  length: int = 128
-  seed: int = 0
-  learning_rate: float = 3e-3
-  warmup: int = 20
-  weight_decay: float = 0.1
-  clip: float = 1.0
-  bias_rate: float = 0.001
+  model: str = option_fields.option(
+    'deepseek_tiny',
+    lambda: (
+      'Configuration, or path of a config.json, whose folder may have a '
+      f'tokenizer.json. One of {_name_models()}.'
+    ),
+  )
+  source: str | None = option_fields.option(
+    None,
+    'Folder of weights to start from, in any format of hpmoe convert, with '
+    'its tokenizer; trained in float32. Replaces --model.',
+    flag='from',
+  )
+  freeze: str = option_fields.option(
+    '',
+    lambda: (
+      f'Parameters that are not trained: some of {_name_groups()}, or '
+      'patterns of names such as model.layers.0.*'
+    ),
+  )
+  framework: str = option_fields.option(
+    'jax',
+    'Where the model runs: jax or mindspore.',
+  )
+  device: str = option_fields.option(
+    'cpu',
+    'Where MindSpore computes: cpu, or ascend: an NPU, with --moe=ascend '
+    '(the megakernel) or framework; untested.',
+  )
+  moe: str = option_fields.option(
+    'host',
+    'Layer of routed experts: oracle, host (the megakernel), framework '
+    "(the framework's own operators), or your pkg.module:function.",
+  )
+  ranks: int = option_fields.option(
+    1,
+    'Number of expert-parallel ranks of the MoE layers.',
+  )
+  text: str | None = option_fields.option(
+    None,
+    'Training text: a file, or a folder of .txt and .jsonl with one text a '
+    'line. Default: the included text.',
+  )
+  batch: int = option_fields.option(
+    16,
+    'Sequences of a step.',
+  )
+  length: int = option_fields.option(
+    128,
+    'Tokens of a sequence; bytes, without a tokenizer.',
+  )
+  seed: int = option_fields.option(
+    0,
+    'Seed of the initial weights and of the order of the text.',
+  )
+  learning_rate: float = option_fields.option(
+    3e-3,
+    'Peak learning rate of AdamW.',
+  )
+  warmup: int = option_fields.option(
+    20,
+    'Number of steps over which the learning rate rises to its peak.',
+  )
+  weight_decay: float = option_fields.option(
+    0.1,
+    'Weight decay of AdamW, for matrices only.',
+  )
+  clip: float = option_fields.option(
+    1.0,
+    'Maximum global gradient norm.',
+  )
+  bias_rate: float = option_fields.option(
+    0.001,
+    "Change of a router's bias in each step, which balances the load.",
+  )
 
   def __post_init__(self):
     if self.framework not in FRAMEWORKS:

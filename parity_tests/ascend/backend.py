@@ -21,21 +21,36 @@ from hpmoe.parity_tests.ascend import twin_candidate
 from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.candidates import row as row_lib
 from hpmoe.parity_tests.candidates import tasks
-from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import cli
+from hpmoe.reference.contract import option_fields
 
-# The backend, and whether its ranks share a process.
-CHOICES = flag_tables.read_flags(
-  'backends',
-  backend=dict(choices=('host', twin_candidate.NAME, npus_candidate.NAME)),
-)
+
+@dataclasses.dataclass(frozen=True)
+class LaunchOptions:
+  """The backend, and whether its ranks share a process."""
+
+  backend: str = option_fields.option(
+    'host',
+    "What runs the image: `host`: the host's kernels; `ascend_twin`: the "
+    'device source on the twin (docs/twin.md); `ascend_npus`: a process '
+    'for each rank, on NPUs or on the twin (docs/on_an_npu.md).',
+    choices=('host', twin_candidate.NAME, npus_candidate.NAME),
+  )
+  launcher: str = option_fields.option(
+    'threads',
+    '`mpi` runs each rank of the megakernel in its own process, with MPI-3 '
+    'one-sided communication; see docs/frontends.md.',
+    choices=('threads', 'mpi'),
+  )
+
+
 # For commands that plant faults or launch very often.
-IN_PROCESS = dataclasses.replace(
-  CHOICES[0], choices=('host', twin_candidate.NAME)
+IN_PROCESS = option_fields.list_options(LaunchOptions)[0].replace(
+  choices=('host', twin_candidate.NAME)
 )
 
 
-def _names(flags: Sequence[flag_tables.Flag]) -> tuple[str, ...]:
+def _names(flags: Sequence[option_fields.Option]) -> tuple[str, ...]:
   return tuple(flag.name for flag in flags)
 
 
@@ -75,7 +90,7 @@ _ROWS = (
     (
       *_IMAGE,
       *_names(twin_candidate.FLAGS),
-      *_names(npus_candidate.FLAGS),
+      'npus',
       'backend',
       'deadline',
     ),
@@ -112,14 +127,13 @@ BACKEND = row_lib.Backend(
   rows=_ROWS,
   last_rows=(_MPI,),
   default=HOST,
-  flags=(
-    *CHOICES,
-    *host.PLACEMENT,
-    *host.FLAGS,
-    *checking.FLAGS,
-    *twin_candidate.FLAGS,
-    *npus_candidate.FLAGS,
-    *front_end.FLAGS,
+  flags=option_fields.list_options(
+    LaunchOptions,
+    host.Megakernel,
+    checking.Checking,
+    twin_runtime.Modes,
+    npus_candidate.Npus,
+    front_end.FrontEnd,
   ),
   failures=(proofs.ProofError, runtime.BrokenError, runtime.WaitError),
   find_launch_error=layer_call.launch_error,

@@ -14,11 +14,12 @@ import numpy as np
 
 from hpmoe.backend_ascend.frontends import layer_call
 from hpmoe.parity_tests.ascend import failures
+from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
+from hpmoe.reference.contract import option_fields
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -112,9 +113,6 @@ _FRAMEWORKS = dict(jax=_jax, mindspore=_mindspore)
 NAMES = tuple(_FRAMEWORKS)
 
 
-FLAGS = flag_tables.read_flags('front_end', frontend=dict(choices=NAMES))
-
-
 @dataclasses.dataclass(frozen=True)
 class FrontEnd(candidates.Candidate):
   """A framework's layer, in our process.
@@ -131,11 +129,21 @@ class FrontEnd(candidates.Candidate):
     directions=('forward', 'both'),
     description='a gradient reads what its own forward pass saved',
   )
-  framework: str
+  framework: str = option_fields.option(
+    dataclasses.MISSING,
+    'Call the megakernel through a framework, as its users do: the layer '
+    'and its gradient; see docs/frontends.md.',
+    flag='frontend',
+    choices=NAMES,
+  )
   options: granularity.Options = granularity.Options()
-  threads: int | None = None
-  deadline_s: float = 60.0
-  device: str = 'cpu'
+  threads: int | None = option_fields.share(host.Megakernel, 'threads')
+  deadline_s: float = option_fields.share(host.Megakernel, 'deadline_s')
+  device: str = option_fields.option(
+    'cpu',
+    'Device of the layer of --frontend=mindspore; see docs/on_an_npu.md.',
+    choices=('cpu', 'ascend'),
+  )
 
   def __post_init__(self):
     if self.framework not in NAMES:

@@ -22,11 +22,11 @@ from hpmoe.parity_tests.ascend import image_launch
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import messages
+from hpmoe.reference.contract import option_fields
 from hpmoe.reference.contract import poison as poison_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
@@ -37,8 +37,6 @@ Tensors = Mapping[str, np.ndarray]
 _TRIES = 8
 
 _FAULTS = ', '.join(dict.fromkeys(s.name for s in faults.TABLE))
-PLACEMENT = flag_tables.read_flags('expert_placement')
-FLAGS = flag_tables.read_flags('host', dict(faults=_FAULTS))
 
 
 # A check of one layer launches the same images again and again.
@@ -74,14 +72,45 @@ class Megakernel(candidates.Candidate):
     forms=layout.QUANTISED[1:],
   )
   options: granularity.Options = granularity.Options()
-  threads: int | None = None
-  deadline_s: float = 60.0
-  fault: str | None = None
+  threads: int | None = option_fields.option(
+    None,
+    'OS threads of the megakernel. Default: one per core.',
+    minimum=1,
+    maximum=4096,
+  )
+  deadline_s: float = option_fields.option(
+    60.0,
+    'Seconds without progress after which a launch ends with an error.',
+    flag='deadline',
+    kind=option_fields.parse_seconds,
+  )
+  fault: str | None = option_fields.option(
+    None,
+    f'Bug to plant in the launch of the megakernel, one of {_FAULTS}.',
+  )
   checking: checking_lib.Checking = checking_lib.Checking()
   name: str = 'backend_ascend'
-  isa: tuple[str, ...] = ()
-  fused: bool = False
-  expert_placement: str = ''
+  isa: tuple[str, ...] = option_fields.option(
+    (),
+    'Instruction sets that this CPU has. The launch uses the first; the '
+    'serial run that it must equal in lane bitwise uses the last. Default: '
+    'the best. A list.',
+  )
+  fused: bool = option_fields.option(
+    False,
+    'The launch returns only the results of the pass, as front ends '
+    'request them; intermediate tensors are fused away. Without it, a '
+    'check judges such a launch in addition to the one that returns every '
+    'tensor.',
+  )
+  expert_placement: str = option_fields.option(
+    '',
+    'Which rank holds each expert: a file of hpmoe tune --out_placement; '
+    'loads:FILE, a JSON array [E] or [batches, E] of loads by which '
+    'experts are spread over ranks; or copies:FILE, which also copies the '
+    'hottest experts (forward, or f32). Tensors stay in the order of the '
+    'layer.',
+  )
   committed: list[np.void] = candidates.noted(list)
   launches: list[image_launch.ImageLaunch] = candidates.noted(list)
   images: dict[tuple, image_lib.Image] = candidates.noted(dict)
@@ -339,6 +368,11 @@ class Megakernel(candidates.Candidate):
   ) -> modes_lib.LaunchResult:
     isa = self.isa[-1] if self.isa else None
     return runtime.run_serial(image, inputs, isa=isa, plan=plan, modes=modes)
+
+
+_OPTIONS = option_fields.list_options(Megakernel)
+PLACEMENT = tuple(option_fields.select(_OPTIONS, 'expert_placement'))
+FLAGS = tuple(row for row in _OPTIONS if row not in PLACEMENT)
 
 
 def require_placeable(

@@ -36,6 +36,7 @@ from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import granularity
+from hpmoe.reference.contract import option_fields
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -303,9 +304,11 @@ class MpiMegakernel(candidates.Candidate):
     relays=True, forms=layout.QUANTISED[1:]
   )
   options: granularity.Options = granularity.Options()
-  deadline_s: float = 60.0
+  deadline_s: float = option_fields.share(host.Megakernel, 'deadline_s')
   name: str = 'backend_ascend/mpi'
-  expert_placement: str = ''
+  expert_placement: str = option_fields.share(
+    host.Megakernel, 'expert_placement'
+  )
 
   def ready(self, case, beside='') -> Self:
     """See `candidates.Candidate`."""

@@ -21,13 +21,11 @@ from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.parity_tests.ascend import image_launch
 from hpmoe.parity_tests.ascend import twin_candidate
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.case import flag_tables
+from hpmoe.reference.contract import option_fields
 
 NAME = 'ascend_npus'
 # What `make ascend-npus` leaves in its folder.
 LIBRARY, KERNEL = 'libhpmoe_npus.so', 'hpmoe_megakernel.o'
-
-FLAGS = flag_tables.read_flags('npus')
 
 
 class _RankPool:
@@ -89,7 +87,11 @@ class Npus(twin_candidate.Twin):
   """
 
   name: str = NAME
-  npus: str = ''
+  npus: str = option_fields.option(
+    '',
+    'The folder that `make ascend-npus` wrote; the ranks then run on NPUs '
+    'of this server. Default: ranks run on the twin.',
+  )
   rank_pool: _RankPool = dataclasses.field(
     default_factory=_RankPool, init=False, compare=False, repr=False
   )

@@ -10,27 +10,13 @@ from hpmoe.backend_ascend.host.checks import modes as modes_lib
 from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.ascend import image_launch
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.case import flag_tables
 from hpmoe.reference.contract import granularity
+from hpmoe.reference.contract import option_fields
 
 NAME = 'ascend_twin'
 
 
-_PLAIN = twin_runtime.Modes()
-# They set fields of `twin_runtime.Modes`.
-_CHOICES = dict(
-  twin_mode=twin_runtime.ORDERS,
-  mmad_order=twin_runtime.MMAD_ORDERS,
-  exp_rounding=twin_runtime.EXPS,
-)
-FLAGS = tuple(
-  row.replace(
-    default=getattr(_PLAIN, row.field),
-    kind=type(getattr(_PLAIN, row.field)),
-    choices=tuple(_CHOICES.get(row.name, ())),
-  )
-  for row in flag_tables.read_flags('twin')
-)
+FLAGS = option_fields.list_options(twin_runtime.Modes)
 
 
 class TwinFailure(candidates.CandidateError):

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from hpmoe.parity_tests.case import flag_tables
+from hpmoe.reference.contract import option_fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,13 +22,46 @@ class Checking:
     stop_after: a task; tasks that it does not need do not run.
   """
 
-  poison: bool = True
-  permute: int | None = None
-  late_puts: bool = False
-  races: bool | None = None
-  isolate: bool = False
-  start_at: str | None = None
-  stop_after: str | None = None
+  poison: bool = option_fields.option(
+    True,
+    'Fill buffers with NaN before a launch; --nopoison: with zeros. With '
+    '--candidate, fill memory that it allocates with garbage '
+    '(MALLOC_PERTURB_ of glibc; no effect elsewhere).',
+  )
+  permute: int | None = option_fields.option(
+    None,
+    'Seed of the order in which ready tasks run. Default: the order of the '
+    'queues.',
+    minimum=0,
+  )
+  late_puts: bool = option_fields.option(
+    False,
+    'Deliver a put only when nothing else can run.',
+  )
+  races: bool | None = option_fields.option(
+    None,
+    'Detect unordered accesses with vector clocks, and writes outside a '
+    "task's tile; either fails the check. Default: races in every launch "
+    'of the megakernel with --launcher=threads, writes outside tiles in '
+    'launches on real data. --races also prints a count of 0.',
+  )
+  isolate: bool = option_fields.option(
+    False,
+    "Each task reads the oracle's tensors, so that a fault does not "
+    'spread; the report names the wrong tasks. Detects races too. With '
+    "--candidate, each of its function.stages runs on the oracle's tensors.",
+  )
+  start_at: str | None = option_fields.option(
+    None,
+    "Start at this task: the oracle's tensors replace all earlier results. "
+    "A task number, or a name such as 'gate_up rank=1 expert=3 row_block=0 "
+    "col_block=2'.",
+  )
+  stop_after: str | None = option_fields.option(
+    None,
+    'Run only this task and the tasks that it depends on. A task number, '
+    "or a name such as 'gate_up rank=1 expert=3 row_block=0 col_block=2'.",
+  )
 
   def __post_init__(self):
     if self.isolate and self.is_part:
@@ -55,4 +88,4 @@ class Checking:
 
 
 NAMES = tuple(field.name for field in dataclasses.fields(Checking))
-FLAGS = flag_tables.read_flags('checking')
+FLAGS = option_fields.list_options(Checking)

@@ -20,20 +20,19 @@ import numpy as np
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import locate
+from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import answers
-from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.case.layouts import names as names_lib
 from hpmoe.reference.contract import granularity
+from hpmoe.reference.contract import option_fields
 
 _REAL = 'real'
 _CASE, _OUT, _RANK = '{case}', '{out}', '{rank}'
-
-FLAGS = flag_tables.read_flags('program')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +52,22 @@ class Program(candidates.Candidate):
     orders=None, parts=True, repeats=True, rounds=True
   )
   _flag: ClassVar[str] = 'command'
-  command: str
-  per_rank: bool = False
-  names: str | None = None
-  timeout_s: float = 600.0
-  layout: str = ''
+  command: str = option_fields.option(
+    dataclasses.MISSING,
+    "Your program in place of the megakernel: './moe {case} {out}'. It is "
+    'started once for each pass and kind of data, with the folder to read '
+    'and the folder to write; see docs/elsewhere.md.',
+  )
+  per_rank: bool = option_fields.option(
+    False,
+    'With --command: one file for each rank. If the command contains '
+    '{rank}, one process for each rank.',
+  )
+  names: str | None = option_fields.share(outputs.Outputs, 'names')
+  timeout_s: float = option_fields.share(
+    function_candidate.Subprocess, 'timeout_s'
+  )
+  layout: str = option_fields.share(function_candidate.Subprocess, 'layout')
   options: granularity.Options = granularity.Options()
   seconds: list[float] = candidates.noted(list)
   notes: dict[str, bool] = candidates.noted(dict)
@@ -199,9 +209,16 @@ class Interpreter(Program):
     orders=None, parts=True, repeats=True, rounds=True, declares=True
   )
   _flag: ClassVar[str] = 'python'
-  command: str = ''
-  python: str = ''
-  name: str = ''
+  command: str = option_fields.share(Program, 'command', default='')
+  python: str = option_fields.option(
+    '',
+    'Python interpreter that calls the function of '
+    '--candidate=FILE.py:function; it needs numpy only.',
+    typed=None,
+  )
+  name: str = option_fields.share(
+    function_candidate.Subprocess, 'name', default=''
+  )
 
   def _refuse(self) -> None:
     path, _, name = self.name.rpartition(':')

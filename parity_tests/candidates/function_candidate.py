@@ -58,12 +58,12 @@ from hpmoe.parity_tests.candidates import locate
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import answers
 from hpmoe.parity_tests.case import codes
-from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case.layouts import project_layouts
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import messages
+from hpmoe.reference.contract import option_fields
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
@@ -83,11 +83,6 @@ KINDS = {
   'cannot': candidates.CannotJudge,
   'spoilt': candidates.InputsSpoilt,
 }
-
-
-FLAGS = flag_tables.read_flags(
-  'function', layout=dict(choices=('', *project_layouts.list_words()))
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,12 +109,29 @@ class Subprocess(candidates.Candidate):
     rounds=True,
     declares=True,
   )
-  name: str
-  timeout_s: float = 600.0
+  name: str = option_fields.option(
+    dataclasses.MISSING,
+    'Your kernel, pkg.module:function or FILE.py:function, in place of the '
+    'megakernel: function(inputs, config, policy) returns a dict of '
+    'tensors with y; see docs/contract.md.',
+    flag='candidate',
+  )
+  timeout_s: float = option_fields.option(
+    600.0,
+    'Maximum seconds of a call of --candidate or --command, or of a --shard.',
+    flag='timeout',
+    kind=option_fields.parse_seconds,
+  )
   has_backward: bool = False
   options: granularity.Options = granularity.Options()
   checking: checking_lib.Checking = checking_lib.Checking()
-  layout: str = ''
+  layout: str = option_fields.option(
+    '',
+    'Project whose layout the tensors of --candidate or --command have, '
+    'for example `vllm`: w_gate_up is [E, 2F, D]; see docs/contract.md. '
+    "Default: the contract's layout.",
+    choices=('', *project_layouts.list_words()),
+  )
   seconds: list[float] = candidates.noted(list)
   notes: dict[str, bool] = candidates.noted(dict)
 

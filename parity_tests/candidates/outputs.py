@@ -13,14 +13,12 @@ import numpy as np
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.case import answers
-from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.case.layouts import names as names_lib
 from hpmoe.reference.contract import granularity
-
-FLAGS = flag_tables.read_flags('outputs')
+from hpmoe.reference.contract import option_fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +37,18 @@ class Outputs(candidates.Candidate):
   capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
     orders=None, parts=True, rounds=True, saves=True
   )
-  path: str
-  names: str | None = None
+  path: str = option_fields.option(
+    dataclasses.MISSING,
+    'Folder of tensors that were computed elsewhere from --case: '
+    'real.safetensors, .npz, .pt or a folder of .npy; see '
+    'docs/elsewhere.md.',
+    flag='outputs',
+  )
+  names: str | None = option_fields.option(
+    None,
+    'A file, names.toml, with the names and layouts of the tensors of '
+    '--outputs.',
+  )
   answer: answers.Answer | None = None
   ranks: tuple[int, ...] | None = None
   in_shares: bool = False

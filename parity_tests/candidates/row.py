@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.case import flag_tables
+from hpmoe.reference.contract import option_fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Backend:
   rows: tuple[Row, ...]
   last_rows: tuple[Row, ...]
   default: Row
-  flags: tuple[flag_tables.Flag, ...]
+  flags: tuple[option_fields.Option, ...]
   failures: tuple[type[Exception], ...]
   find_launch_error: Callable[[str], str | None]
   find_fault_names: Callable[[Any], Sequence[str]]

@@ -10,22 +10,25 @@ from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.candidates import row as row_lib
 from hpmoe.parity_tests.candidates import tasks
-from hpmoe.parity_tests.case import flag_tables
+from hpmoe.reference.contract import option_fields
 
 Row = row_lib.Row
 
 
-def _names(flags: Sequence[flag_tables.Flag]) -> tuple[str, ...]:
-  return tuple(flag.name for flag in flags)
+def _names(kind: type) -> tuple[str, ...]:
+  return tuple(row.name for row in option_fields.list_options(kind))
 
 
 _BACKEND = backends.load_backend()
 # All flags of candidates but those of tiles and tasks.
-FLAGS: tuple[flag_tables.Flag, ...] = (
+FLAGS: tuple[option_fields.Option, ...] = (
   *(checking.FLAGS if _BACKEND is None else _BACKEND.flags),
-  *function_candidate.FLAGS,
-  *elsewhere.FLAGS,
-  *outputs.FLAGS,
+  *option_fields.list_options(
+    function_candidate.Subprocess,
+    elsewhere.Program,
+    elsewhere.Interpreter,
+    outputs.Outputs,
+  ),
 )
 DEFAULT = backends.default_row()
 _USER_ROWS = (
@@ -51,7 +54,7 @@ _USER_ROWS = (
     None,
     (
       *tasks.TILES,
-      *_names(function_candidate.FLAGS),
+      *_names(function_candidate.Subprocess),
       *function_candidate.Subprocess.capabilities.modes,
     ),
     'tasks, workers and faults are of our own backend',
@@ -60,7 +63,7 @@ _USER_ROWS = (
     outputs.Outputs,
     'outputs',
     None,
-    (*tasks.TILES, *_names(outputs.FLAGS), 'timeout'),
+    (*tasks.TILES, *_names(outputs.Outputs), 'timeout'),
     'it ran elsewhere',
     'FOLDER',
   ),

@@ -5,8 +5,6 @@ import dataclasses
 from typing import Self
 import warnings
 
-import numpy as np
-
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import input_files
@@ -23,70 +21,8 @@ from hpmoe.reference.contract import recipes
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
-  """A layer, its data, and the passes to run on them.
-
-  Attributes:
-    direction: one of `passes.DIRECTIONS`; 'backward' runs a candidate on the
-      oracle's forward tensors, 'both' on the candidate's own.
-    preset: name of the shape.
-    ranks: R.
-    tokens: T instead of the preset's.
-    dtype: storage dtype, in a long or short name: 'bfloat16' or 'bf16'.
-    routing: a name of `inputs.ROUTINGS` or a file.
-    input: a .safetensors file with all inputs, or the inputs by name; their
-      shapes and dtype override the preset's.
-    text: a text file to embed.
-    seed: of all values.
-    placement: where the routing weight multiplies.
-    accumulation_order: of the sums of the megakernel.
-    capacity: N; None: as many rows as the routing needs.
-    policy: names and words of `policies.fields`; a text is split at commas.
-    activation_ulp, sigmoid_ulp: of the policy.
-    weights: the dtype that routing weights are rounded to.
-    activation: between the two GEMMs, see `precision.activation_of`.
-    bias: whether both GEMMs add a bias; not read if `input` is set.
-    d_shared: S, of the shared experts; not read if `input` is set.
-    quantised: the form of expert weights, of `quantised.FORMS`; '': none.
-    rows: as of the policy.
-    x_form: the form of x, of `quantised.FORMS`; '': none.
-    recipe: how GEMMs quantise their operands, see `recipes.read_words`.
-    weight_ulp: as of the policy.
-    router: a rule and its numbers, see `router.parse_router`; a candidate then
-      gets router_logits and router_bias in place of topk_ids and topk_weights.
-    router_gemm: whether it gets router_w in place of router_logits.
-    local_experts: FIRST:COUNT, the experts that a candidate holds; '': all.
-    folder: a folder of `hpmoe export`, which decides all but `direction`.
-  """
-
-  direction: str = 'forward'
-  preset: str = 'small'
-  ranks: int = 4
-  tokens: int | None = None
-  dtype: str = 'float32'
-  routing: str = 'text'
-  input: str | Mapping[str, np.ndarray] | None = None
-  text: str | None = None
-  seed: int = 0
-  placement: str = 'combine'
-  accumulation_order: str = 'ascending'
-  capacity: int | None = None
-  policy: tuple[str, ...] | str = ()
-  activation_ulp: float = precision.ACTIVATION_ULP
-  sigmoid_ulp: float = 0.0
-  weights: str = 'float32'
-  activation: str = 'swiglu'
-  bias: bool = False
-  d_shared: int = 0
-  quantised: str = ''
-  rows: str = ''
-  x_form: str = ''
-  recipe: str = ''
-  weight_ulp: float = 0.0
-  router: str = ''
-  router_gemm: bool = False
-  local_experts: str = ''
-  folder: str | None = None
+class Case(case_flags.CaseOptions):
+  """A layer, its data, and the passes to run on them: see `CaseOptions`."""
 
   def __post_init__(self):
     words: dict[str, str | tuple[str, ...]] = dict(

@@ -1,12 +1,12 @@
 """Options that say which candidate is judged."""
 
-from absl import flags
-
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 
-def candidate(f: flags.FlagValues, case):
+def candidate(f: parser.Values, case):
   """Returns the candidate that flags ask for, ready for a case.
 
   Args:
@@ -23,10 +23,11 @@ def candidate(f: flags.FlagValues, case):
 
   flag_values = {n: f[n].value for n in f if f[n].present}
   flag_values = {
-    n: cli.text(v) for n, v in flag_values.items() if v != f[n].default
+    n: cli.text(v) for n, v in flag_values.items() if v != f[n].option.default
   }
   kind = table.find(flag_values)
-  fields = cli.fields(f, [row for row in table.FLAGS if row.name in kind.flags])
+  rows = option_fields.list_options(kind.kind)
+  fields = cli.fields(f, [row for row in rows if row.name in kind.flags])
   fields['options'] = layer_flags.options(f)
   fields['checking'] = checking.Checking(**cli.fields(f, checking.FLAGS))
   if kind.read_fields is not None:

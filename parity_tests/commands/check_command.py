@@ -1,11 +1,10 @@
 """`hpmoe check`."""
 
 from collections.abc import Callable, Sequence
+import dataclasses
 import pathlib
 import shutil
 import sys
-
-from absl import flags
 
 from hpmoe.parity_tests.candidates import tasks
 from hpmoe.parity_tests.case import case_flags
@@ -14,25 +13,79 @@ from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import definition_flags
 from hpmoe.parity_tests.commands import dump_flags
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 
-def _define_check(f: flags.FlagValues) -> None:
+@dataclasses.dataclass(frozen=True)
+class _Options(cli.JsonOptions):
+  """Options that set no field of another object."""
+
+  shapes: bool = option_fields.option(
+    False,
+    'Check a family of awkward sizes around the preset: 1, 15 to 17 and '
+    '127 to 129 tokens, experts of 0, 1, 128 and 129 rows, K = 1 and K = '
+    'E, odd D and F, every number of ranks up to 8 that divides E. Only '
+    'the forward pass, unless --direction says otherwise.',
+  )
+  verbose: bool = option_fields.option(
+    False,
+    'Print every comparison. Without it: the largest figure of each stage '
+    'and lane.',
+  )
+  shard: str | None = option_fields.option(
+    None,
+    'r/R: judge part r of R parts of the ranks of --outputs, and write the '
+    'results to --parts. Default: all ranks; under mpiexec, the part of '
+    'this process.',
+  )
+  parts: str | None = option_fields.option(
+    None,
+    'The folder to which shards write their results.',
+  )
+  merge: str | None = option_fields.option(
+    None,
+    'The folder to which shards wrote: merge them into one report.',
+  )
+  html: str | None = option_fields.option(
+    None,
+    'Write an HTML page here: one file, without scripts. Not written if '
+    'the candidate returned nothing.',
+    writes='file',
+  )
+  junit: str | None = option_fields.option(
+    None,
+    'Write JUnit XML here, with a test for each stage and lane.',
+    writes='file',
+  )
+  annotate: bool = option_fields.option(
+    False,
+    'Also print annotations for GitHub workflows, at the line where the '
+    'candidate is defined.',
+  )
+
+
+def _list_options() -> list[option_fields.Option]:
   from hpmoe.parity_tests.candidates import table
   from hpmoe.parity_tests.judge import judgement
 
-  for row in (*case_flags.FLAGS, case_flags.FOLDER, *tasks.FLAGS):
-    if row.name == 'direction':
-      row = row.replace(
-        default=None,
-        help=f'{row.help} Default: both, but forward with --candidate and '
-        '--command.',
-      )
-    cli.define(f, [row])
-  cli.define(f, table.FLAGS)
-  cli.define(f, definition_flags.FLAGS)
-  cli.define(f, dump_flags.FLAGS)
-  cli.define(f, judgement.FLAGS)
-  cli.own(f, 'check')
+  direction = case_flags.DIRECTION.replace(
+    default=None,
+    help=f'{case_flags.DIRECTION.help} Default: both, but forward with '
+    '--candidate and --command.',
+  )
+  return [
+    *(
+      direction if row.name == 'direction' else row for row in case_flags.FLAGS
+    ),
+    case_flags.FOLDER,
+    *tasks.FLAGS,
+    *table.FLAGS,
+    *definition_flags.FLAGS,
+    *dump_flags.FLAGS,
+    *judgement.FLAGS,
+    *option_fields.list_options(_Options),
+  ]
 
 
 # Flags of reports, which change no verdict.
@@ -68,7 +121,7 @@ def _heads() -> list[tuple[str, Sequence[str]]]:
   ]
 
 
-def _lanes(f: flags.FlagValues) -> tuple[str, ...]:
+def _lanes(f: parser.Values) -> tuple[str, ...]:
   from hpmoe.parity_tests.judge import judgement
   from hpmoe.parity_tests.judge import verdicts
 
@@ -77,7 +130,7 @@ def _lanes(f: flags.FlagValues) -> tuple[str, ...]:
   return verdicts.LANES if f.tiles is None else judgement.OF_SAMPLE
 
 
-def _direction(f: flags.FlagValues) -> str:
+def _direction(f: parser.Values) -> str:
   if f.case is not None:
     from hpmoe.parity_tests.case import folder
 
@@ -98,7 +151,7 @@ def _direction_of(path: str) -> str:
   )
 
 
-def request(f: flags.FlagValues):
+def request(f: parser.Values):
   """Returns the request of parsed flags.
 
   Raises:
@@ -139,7 +192,7 @@ def request(f: flags.FlagValues):
   )
 
 
-def _check(f: flags.FlagValues) -> int:
+def _check(f: parser.Values) -> int:
   from hpmoe.parity_tests.judge import check
 
   if f.shapes:
@@ -166,7 +219,7 @@ def _check(f: flags.FlagValues) -> int:
   return _report(f, definition_flags.find_run(f) or check.run)
 
 
-def _check_shapes(f: flags.FlagValues) -> int:
+def _check_shapes(f: parser.Values) -> int:
   """Checks a family of shapes, and prints a line for each."""
   from hpmoe.parity_tests.judge import shapes
   from hpmoe.parity_tests.report import shapes_report
@@ -182,13 +235,13 @@ def _check_shapes(f: flags.FlagValues) -> int:
   return cli.EXIT_CODES[shapes.find_outcome(rows)]
 
 
-def _report_merged(f: flags.FlagValues, folder) -> int:
+def _report_merged(f: parser.Values, folder) -> int:
   from hpmoe.parity_tests.judge.distributed import shards
 
   return _report(f, lambda request, step: shards.merge(request, folder))
 
 
-def _sharded(f: flags.FlagValues) -> int:
+def _sharded(f: parser.Values) -> int:
   """Judges one shard.
 
   Raises:
@@ -216,7 +269,7 @@ def _sharded(f: flags.FlagValues) -> int:
   return cli.PARITY
 
 
-def _judge(f: flags.FlagValues, job) -> None:
+def _judge(f: parser.Values, job) -> None:
   """Judges a shard in a process of its own, which writes its report."""
   from hpmoe.parity_tests.judge.distributed import mpi_shard
   from hpmoe.parity_tests.judge.distributed import shards
@@ -229,7 +282,7 @@ def _judge(f: flags.FlagValues, job) -> None:
   mpi_shard.run_in_fork(job, judge, f.timeout)
 
 
-def _by_ranks(f: flags.FlagValues, job) -> int:
+def _by_ranks(f: parser.Values, job) -> int:
   """Judges a shard in each process of mpiexec; the first one reports.
 
   Raises:
@@ -250,7 +303,7 @@ def _by_ranks(f: flags.FlagValues, job) -> int:
     shutil.rmtree(job.folder, ignore_errors=True)
 
 
-def _report(f: flags.FlagValues, run: Callable) -> int:
+def _report(f: parser.Values, run: Callable) -> int:
   """Runs a check; prints and writes its report."""
   from hpmoe.parity_tests.candidates import candidates
   from hpmoe.parity_tests.judge import check
@@ -280,7 +333,7 @@ def _report(f: flags.FlagValues, run: Callable) -> int:
   return cli.PARITY if report.verdict == 'pass' else cli.NO_PARITY
 
 
-def _show(f: flags.FlagValues, report) -> None:
+def _show(f: parser.Values, report) -> None:
   """Prints a report, and writes the files that flags ask for."""
   from hpmoe.parity_tests.report import failure_text
   from hpmoe.parity_tests.report import lane_table
@@ -313,7 +366,7 @@ def _show(f: flags.FlagValues, report) -> None:
     print(f'\n{annotations.format_annotations(report)}', flush=True)
 
 
-def _show_error(f: flags.FlagValues, name: str, error) -> None:
+def _show_error(f: parser.Values, name: str, error) -> None:
   """Reports to CI that a candidate failed to run."""
   if f.junit is not None:
     from hpmoe.parity_tests.report import junit
@@ -326,5 +379,9 @@ def _show_error(f: flags.FlagValues, name: str, error) -> None:
 
 
 COMMAND = cli.Command(
-  'check', _define_check, _check, compiles=True, heads=_heads
+  'check',
+  _list_options,
+  _check,
+  compiles=True,
+  heads=_heads,
 )

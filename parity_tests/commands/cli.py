@@ -1,6 +1,6 @@
 """Shared parts of all subcommands of `hpmoe`."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 import contextlib
 import dataclasses
 import json
@@ -11,12 +11,11 @@ import shutil
 import sys
 import textwrap
 import time
-import types
 from typing import Any
 
-from absl import flags
-
-from hpmoe.parity_tests.case import flag_tables
+from hpmoe.parity_tests.case import data_tables
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 PARITY, NO_PARITY, WRONG_REQUEST, CANDIDATE_FAILED = 0, 1, 2, 3
 # By what a check, or a check of many shapes, amounts to.
@@ -32,8 +31,19 @@ LINE_EVERY_S = 30.0  # between lines of progress in a log
 _SHOWN_AFTER_S = 2.0  # before a terminal shows progress
 
 
-class UsageError(ValueError):
-  """The command line was wrong."""
+UsageError = parser.UsageError
+text = parser.text
+
+
+@dataclasses.dataclass(frozen=True)
+class JsonOptions:
+  """The option of each command that writes a report."""
+
+  json: str | None = option_fields.option(
+    None,
+    'Write the report here.',
+    writes='file',
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,19 +52,19 @@ class Command:
 
   Attributes:
     name: as typed.
-    define: function that defines its flags.
-    execute: function that runs it with parsed flags, and returns the exit
+    list_options: function that returns its options.
+    execute: function that runs it with parsed options, and returns the exit
       code.
-    operands: the flags that positional arguments set, in order, as in
+    operands: the options that positional arguments set, in order, as in
       `hpmoe reproduce uniep`.
     compiles: whether XLA compiles an oracle for it, which is cached.
     heads: function that returns headings of the help text, each with its
-      flags; None: one list of all flags.
+      options; None: one list of all.
   """
 
   name: str
-  define: Callable[[flags.FlagValues], None]
-  execute: Callable[[flags.FlagValues], int]
+  list_options: Callable[[], Sequence[option_fields.Option]]
+  execute: Callable[[parser.Values], int]
   operands: tuple[str, ...] = ()
   compiles: bool = False
   heads: Callable[[], list[tuple[str, Sequence[str]]]] | None = None
@@ -62,21 +72,24 @@ class Command:
   @property
   def texts(self) -> dict[str, Any]:
     """Its `help` in one line, its `examples`, and `codes`, its exit codes."""
-    return flag_tables.read('commands')[self.name]
+    return data_tables.read('commands')[self.name]
 
-  def flags(self) -> flags.FlagValues:
-    values = flags.FlagValues()
-    self.define(values)
-    return values
+  def parse(self, words: Sequence[str]) -> parser.Values:
+    """Returns the options that words set.
+
+    Raises:
+      UsageError: a word is wrong.
+    """
+    return parser.parse(self.list_options(), words, self.operands)
 
   def usage(self) -> str:
-    values = self.flags()
+    rows = {row.name: row for row in self.list_options()}
     lines = [f'hpmoe {self.name}: {self.texts["help"]}', '', 'examples:']
     lines += [f'  {example}' for example in self.texts['examples']]
     lines += ['', 'options:']
     explained_names: set[str] = set()
-    for head, names in self.heads() if self.heads else [('', list(values))]:
-      names_here = sorted({*names} & {*values})
+    for head, names in self.heads() if self.heads else [('', list(rows))]:
+      names_here = sorted({*names} & {*rows})
       repeated_names = ', '.join(
         f'--{name}' for name in names_here if name in explained_names
       )
@@ -85,22 +98,19 @@ class Command:
         [_wrap(f'  as above: {repeated_names}')] if repeated_names else []
       )
       lines += [
-        _format_flag(values[name])
+        _format_option(rows[name])
         for name in names_here
         if name not in explained_names
       ]
       explained_names |= {*names_here}
-    lines += [
-      '',
-      _wrap(f'exit codes: {self.texts["codes"]}, 130 interrupted'),
-    ]
+    lines += ['', _wrap(f'exit codes: {self.texts["codes"]}, 130 interrupted')]
     return '\n'.join(lines)
 
 
-def _format_flag(flag: flags.Flag) -> str:
-  unset = flag.default in (None, [], '')
-  default = '' if unset else f' Default: {text(flag.default)}.'
-  return _wrap(f'  --{flag.name}: {flag.help}{default}')
+def _format_option(row: option_fields.Option) -> str:
+  unset = row.default in (None, [], '')
+  default = '' if unset else f' Default: {text(row.default)}.'
+  return _wrap(f'  --{row.name}: {row.help}{default}')
 
 
 def _wrap(text: str) -> str:
@@ -113,74 +123,23 @@ def _wrap(text: str) -> str:
   )
 
 
-def text(value: object) -> str:
-  return ','.join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-class _Parser(flags.ArgumentParser):
-  """Parses text as a row says; returns other values as they are."""
-
-  def __init__(self, row: flag_tables.Flag):
-    self.row = row
-
-  def parse(self, argument: Any) -> Any:
-    return self.row.parse(argument) if isinstance(argument, str) else argument
-
-
-class _Serializer(flags.ArgumentSerializer):
-  """Writes the text that a `_Parser` reads."""
-
-  def serialize(self, value: Any) -> str:
-    return text(value)
-
-
-def define(
-  f: flags.FlagValues, rows: Iterable[flag_tables.Flag], **defaults: Any
-) -> None:
-  """Defines flags from rows; `defaults` replace those of some rows."""
-  for row in rows:
-    default = defaults.get(row.name, row.default)
-    if row.kind is bool and not row.is_list:
-      flags.DEFINE_boolean(row.name, default, row.help, flag_values=f)
-      continue
-    flags.DEFINE(_Parser(row), row.name, default, row.help, f, _Serializer())
-
-
-def own(
-  f: flags.FlagValues,
-  command: str,
-  words: Mapping[str, object] = types.MappingProxyType({}),
-  **changes: Mapping[str, Any],
-) -> None:
-  """Defines the options of commands.toml, which set no object's field.
-
-  Args:
-    f: flags of the command.
-    command: its name.
-    words: values of the {name}s in their texts.
-    **changes: by option, attributes of `Flag` that replace those of the file.
-  """
-  texts = flag_tables.read('commands')
-  table = texts[command]
-  rows_by_name = {n: texts['shared'][n] for n in table.get('shared', ())}
-  rows_by_name |= table.get('options', {})
-  nothing = {name: dict(row, field='') for name, row in rows_by_name.items()}
-  define(f, flag_tables.build_flags(nothing, words, **changes))
-
-
 def fields(
-  f: flags.FlagValues, rows: Iterable[flag_tables.Flag]
+  f: parser.Values, rows: Iterable[option_fields.Option]
 ) -> dict[str, Any]:
-  """Returns the fields that flags set, of the rows that the command has."""
-  rows_here = [row for row in rows if row.field and row.name in f]
-  return {row.field: row.resolve(f[row.name].value) for row in rows_here}
+  """Returns the fields that options set, of the rows that the command has."""
+  return {
+    row.field: f[row.name].option.resolve(f[row.name].value)
+    for row in rows
+    if row.name in f
+  }
 
 
-def arguments(f: flags.FlagValues, exclude: Sequence[str]) -> tuple[str, ...]:
-  """Returns the flags that the user set, as a command line."""
-  present_flags = (f[name] for name in sorted(f) if f[name].present)
+def arguments(f: parser.Values, exclude: Sequence[str]) -> tuple[str, ...]:
+  """Returns the options that the user set, as a command line."""
   return tuple(
-    flag.serialize() for flag in present_flags if flag.name not in exclude
+    f[name].format()
+    for name in sorted(f)
+    if f[name].present and name not in exclude
   )
 
 
@@ -321,6 +280,13 @@ def launches_in_frameworks():
     raise candidates.CandidateError(text) from error
 
 
+def name_models() -> str:
+  """Returns the names of the included configurations of models."""
+  from hpmoe.models import config
+
+  return ', '.join(config.names())
+
+
 def warn_of_bytes(model: str, config) -> bool:
   """Warns if a model of words reads bytes; returns whether it does."""
   from hpmoe.models.train import text
@@ -364,7 +330,7 @@ def missing(module: str) -> str | None:
 
 
 def refuse(
-  f: flags.FlagValues, names: Iterable[str], beside: str, reason: str = ''
+  f: parser.Values, names: Iterable[str], beside: str, reason: str = ''
 ) -> None:
   """Refuses options that would have no effect.
 
@@ -385,7 +351,7 @@ def refuse(
 
 
 def refuse_all_but(
-  f: flags.FlagValues, known_names: Collection[str], beside: str
+  f: parser.Values, known_names: Collection[str], beside: str
 ) -> None:
   """Refuses all options but some, as `refuse` does.
 
@@ -395,7 +361,7 @@ def refuse_all_but(
   refuse(f, [name for name in f if name not in known_names], beside)
 
 
-def refuse_unwritable(f: flags.FlagValues) -> None:
+def refuse_unwritable(f: parser.Values) -> None:
   """Refuses paths that cannot be written, before the work begins.
 
   Raises:
@@ -403,16 +369,15 @@ def refuse_unwritable(f: flags.FlagValues) -> None:
     ModuleNotFoundError: the library that draws pictures is missing.
   """
   for name in f:
-    row = getattr(f[name].parser, 'row', None)
-    path = f[name].value
-    if path is None or not isinstance(row, flag_tables.Flag) or not row.writes:
+    writes, path = f[name].option.writes, f[name].value
+    if path is None or not writes:
       continue
     target = pathlib.Path(path)
     if target.is_dir() or not os.access(target.parent, os.W_OK):
       raise UsageError(
         f'{name}: expected a file that can be written, got {path!r}'
       )
-    if row.writes == 'picture':
+    if writes == 'picture':
       import matplotlib  # noqa: F401  # type: ignore[import-untyped]
 
 

@@ -1,13 +1,11 @@
 """Completion of `hpmoe` command lines in bash and zsh."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 import pathlib
 import re
 
-from absl import flags
-
-from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import cli
+from hpmoe.reference.contract import option_fields
 
 # `script` replaces its words that begin with @.
 _SCRIPT = pathlib.Path(__file__).parents[1] / 'data/completion.sh'
@@ -18,12 +16,14 @@ def script(commands: Mapping[str, cli.Command]) -> str:
   values: dict[str, list[str]] = {}
   options = []
   for name, command in commands.items():
-    command_flags = command.flags()
+    rows = sorted(command.list_options(), key=lambda row: row.name)
     options.append(
-      f"        {name}) words='{' '.join(_options(command_flags))}' ;;"
+      f"        {name}) words='{' '.join(map(_complete_name, rows))}' ;;"
     )
-    for flag, words in _choices(command_flags):
-      values.setdefault(words, []).append(f'{name}--{flag}')
+    for row in rows:
+      if row.choices:
+        words = ' '.join(word for word in row.choices if word)
+        values.setdefault(words, []).append(f'{name}--{row.name}')
   cases = [
     f"        {'|'.join(options_of_words)}) words='{words}' ;;"
     for words, options_of_words in values.items()
@@ -39,14 +39,5 @@ def script(commands: Mapping[str, cli.Command]) -> str:
   )
 
 
-def _options(command_flags: flags.FlagValues) -> Iterator[str]:
-  for name in sorted(command_flags):
-    yield f'--{name}' if command_flags[name].boolean else f'--{name}='
-
-
-def _choices(command_flags: flags.FlagValues) -> Iterator[tuple[str, str]]:
-  """Yields the flags that have choices, with these."""
-  for name in sorted(command_flags):
-    row = getattr(command_flags[name].parser, 'row', None)
-    if isinstance(row, flag_tables.Flag) and row.choices:
-      yield name, ' '.join(word for word in row.choices if word)
+def _complete_name(row: option_fields.Option) -> str:
+  return f'--{row.name}' if row.is_switch else f'--{row.name}='

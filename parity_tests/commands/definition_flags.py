@@ -1,11 +1,39 @@
 """Options of a benchmark's definition, and their request."""
 
-from absl import flags
+import dataclasses
 
-from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
-FLAGS = flag_tables.read_flags('definition')
+
+@dataclasses.dataclass(frozen=True)
+class DefinitionOptions:
+  """A benchmark's definition, and what is judged on it."""
+
+  definition: str | None = option_fields.option(
+    None,
+    'A definition of FlashInfer-Bench, DEF.json. --solution is judged on '
+    'the inputs of --workload, or on random inputs of --tokens tokens.',
+  )
+  workload: str | None = option_fields.option(
+    None,
+    'With --definition: FILE.jsonl, or FILE.jsonl:UUID for one of several '
+    'workloads.',
+  )
+  solution: str | None = option_fields.option(
+    None,
+    'Kernel to judge: SOLUTION.json, FILE.py::function, or `reference`, '
+    "the definition's own reference.",
+  )
+  solution_device: str = option_fields.option(
+    'cpu',
+    'Device of the tensors of --solution.',
+    choices=('cpu', 'cuda'),
+  )
+
+
+FLAGS = option_fields.list_options(DefinitionOptions)
 # These options, and those of a check that work with them.
 NAMES = (
   *(flag.name for flag in FLAGS),
@@ -18,12 +46,7 @@ _OF_JUDGEMENT = (
 _OF_REPORT = ('verbose', 'json', 'html', 'cache')
 
 
-def define_definition(f: flags.FlagValues) -> None:
-  """Defines --definition alone, for a command that runs no solution."""
-  cli.define(f, [flag for flag in FLAGS if flag.name == 'definition'])
-
-
-def is_asked(f: flags.FlagValues) -> bool:
+def is_asked(f: parser.Values) -> bool:
   """Says whether flags name a definition.
 
   Raises:
@@ -40,7 +63,7 @@ def is_asked(f: flags.FlagValues) -> bool:
   return False
 
 
-def make_request(f: flags.FlagValues):
+def make_request(f: parser.Values):
   """Returns the request of a definition, a workload and a solution.
 
   Raises:
@@ -82,7 +105,7 @@ def make_request(f: flags.FlagValues):
   )
 
 
-def find_run(f: flags.FlagValues):
+def find_run(f: parser.Values):
   """Returns the function that runs a definition's request, or None."""
   if f.definition is None:
     return None
@@ -94,7 +117,7 @@ def find_run(f: flags.FlagValues):
   )
 
 
-def _refuse_without_effect(f: flags.FlagValues) -> None:
+def _refuse_without_effect(f: parser.Values) -> None:
   known_names = {*NAMES, *_OF_JUDGEMENT, *_OF_REPORT}
   decides = f'with --definition={f.definition}, which decides it'
   cli.refuse_all_but(f, known_names, decides)

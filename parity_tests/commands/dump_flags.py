@@ -1,13 +1,43 @@
 """`hpmoe check --dump`: every MoE layer of a dumped run."""
 
 from collections.abc import Sequence
+import dataclasses
 
-from absl import flags
-
-from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
-FLAGS = flag_tables.read_flags('dump')
+
+@dataclasses.dataclass(frozen=True)
+class DumpOptions:
+  """A dumped run, and which of its layers are judged."""
+
+  dump: str | None = option_fields.option(
+    None,
+    'Folder with a dump of a whole model, written by msprobe with task '
+    'tensor. Every call of every MoE layer is judged, forward and '
+    'backward. --names describes modules that are not built in; see '
+    'docs/elsewhere.md.',
+  )
+  dump_model: str | None = option_fields.option(
+    None,
+    'With --dump: folder of the model, in any format of hpmoe convert. It '
+    'supplies the expert weights that the dump lacks.',
+  )
+  layers: str | None = option_fields.option(
+    None,
+    'With --dump: numbers of the layers to judge, such as 3,5:8; 5:8 is 5, '
+    '6, 7.',
+  )
+  png: str | None = option_fields.option(
+    None,
+    'With --dump: write a plot of the largest error of each layer, divided '
+    'by its limit.',
+    writes='picture',
+  )
+
+
+FLAGS = option_fields.list_options(DumpOptions)
 # These options, and those of a check that work with them.
 NAMES = (*(flag.name for flag in FLAGS), 'names', 'policy', 'router')
 _OF_REPORT = ('lane', 'json')
@@ -15,7 +45,7 @@ _HEADING = ('layer', 'passes', 'verdict', 'first failure', 'why')
 _MOST_WORDS = 120
 
 
-def refuse_alone(f: flags.FlagValues) -> None:
+def refuse_alone(f: parser.Values) -> None:
   """Refuses flags that need --dump.
 
   Raises:
@@ -29,7 +59,7 @@ def refuse_alone(f: flags.FlagValues) -> None:
       )
 
 
-def judge_dump(f: flags.FlagValues) -> int:
+def judge_dump(f: parser.Values) -> int:
   """Prints a row for each call of a layer, and the first failure in full.
 
   Raises:

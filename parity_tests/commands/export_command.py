@@ -2,29 +2,58 @@
 
 import dataclasses
 
-from absl import flags
-
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import definition_flags
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 
-def _define(f: flags.FlagValues) -> None:
-  cli.define(f, case_flags.FLAGS, direction='forward')
+def _list_layouts() -> tuple[str, ...]:
   from hpmoe.parity_tests.case.layouts import project_layouts
 
-  words = project_layouts.list_words()
-  cli.own(
-    f,
-    'export',
-    dict(layouts=', '.join(words)),
-    layout=dict(choices=words),
+  return project_layouts.list_words()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+  """Options that set no field of another object."""
+
+  out: str | None = option_fields.option(
+    None,
+    'The folder to write; it must be empty or absent.',
   )
-  definition_flags.define_definition(f)
+  per_rank: bool = option_fields.option(
+    False,
+    'Write one file for each rank.',
+  )
+  layout: str | None = option_fields.option(
+    None,
+    lambda: (
+      'Project whose layout the tensors have, one of '
+      f'{", ".join(_list_layouts())}; see '
+      "docs/contract.md. Default: the contract's layout, or that of --names."
+    ),
+    choices=_list_layouts,
+  )
+  names: str | None = option_fields.option(
+    None,
+    'A file whose [layouts] say how the kernel stores its tensors; see '
+    'docs/elsewhere.md.',
+  )
 
 
-def _export_definition(f: flags.FlagValues) -> int:
+def _list_options() -> list[option_fields.Option]:
+  definition = option_fields.select(definition_flags.FLAGS, 'definition')
+  return [
+    *option_fields.replace_defaults(case_flags.FLAGS, direction='forward'),
+    *option_fields.list_options(_Options),
+    *definition,
+  ]
+
+
+def _export_definition(f: parser.Values) -> int:
   from hpmoe.parity_tests.definitions import trace_set
 
   decides = f'with --definition={f.definition}, which decides it'
@@ -42,7 +71,7 @@ def _export_definition(f: flags.FlagValues) -> int:
   return cli.PARITY
 
 
-def _export(f: flags.FlagValues) -> int:
+def _export(f: parser.Values) -> int:
   from hpmoe.parity_tests.case.layouts import names
   from hpmoe.parity_tests.judge import case_export
 
@@ -77,4 +106,9 @@ def _export(f: flags.FlagValues) -> int:
   return cli.PARITY
 
 
-COMMAND = cli.Command('export', _define, _export, compiles=True)
+COMMAND = cli.Command(
+  'export',
+  _list_options,
+  _export,
+  compiles=True,
+)

@@ -1,25 +1,52 @@
 """`hpmoe invariance`."""
 
-from absl import flags
+import dataclasses
 
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import backend_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 
-def _define(f: flags.FlagValues) -> None:
-  from hpmoe.parity_tests.candidates import table
-  from hpmoe.parity_tests.candidates import tasks
+def _list_properties() -> tuple[str, ...]:
   from hpmoe.parity_tests.determinism import variants
 
-  cli.define(f, (*case_flags.FLAGS, case_flags.FOLDER), direction='forward')
-  cli.define(f, (*tasks.FLAGS, *table.FLAGS))
-  properties = tuple(variants.PROPERTIES)
-  cli.own(f, 'invariance', property=dict(choices=properties))
+  return tuple(variants.PROPERTIES)
 
 
-def _invariance(f: flags.FlagValues) -> int:
+@dataclasses.dataclass(frozen=True)
+class _Options(cli.JsonOptions):
+  """Options that set no field of another object."""
+
+  property: tuple[str, ...] = option_fields.option(
+    (),
+    'Properties to test. A list. Default: all.',
+    choices=_list_properties,
+  )
+  promise: str | None = option_fields.option(
+    None,
+    'A TOML file of required properties: [promise], then a line for each, '
+    "such as batch = 'bits'. 'rounding' is required of all others. "
+    "Default: run_to_run = 'bits'.",
+  )
+
+
+def _list_options() -> list[option_fields.Option]:
+  from hpmoe.parity_tests.candidates import table
+  from hpmoe.parity_tests.candidates import tasks
+
+  case = (*case_flags.FLAGS, case_flags.FOLDER)
+  return [
+    *option_fields.replace_defaults(case, direction='forward'),
+    *tasks.FLAGS,
+    *table.FLAGS,
+    *option_fields.list_options(_Options),
+  ]
+
+
+def _invariance(f: parser.Values) -> int:
   from hpmoe.parity_tests.determinism import invariance
   from hpmoe.parity_tests.determinism import invariance_table
 
@@ -38,4 +65,9 @@ def _invariance(f: flags.FlagValues) -> int:
   return cli.PARITY if is_kept else cli.NO_PARITY
 
 
-COMMAND = cli.Command('invariance', _define, _invariance, compiles=True)
+COMMAND = cli.Command(
+  'invariance',
+  _list_options,
+  _invariance,
+  compiles=True,
+)

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 import dataclasses
 
-from absl import flags
-
 from hpmoe.parity_tests.candidates import tasks
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import parser
 
 # The options of a command that runs a case on the megakernel.
 CASE = (
@@ -31,7 +30,7 @@ ONE_PASS = (
 )
 
 
-def refuse_without_effect(f: flags.FlagValues, direction: str) -> None:
+def refuse_without_effect(f: parser.Values, direction: str) -> None:
   """Refuses options of a pass that does not run.
 
   Raises:
@@ -45,7 +44,7 @@ def refuse_without_effect(f: flags.FlagValues, direction: str) -> None:
     cli.refuse(f, flag_names, beside, ': it cuts weight gradients')
 
 
-def preset(f: flags.FlagValues, name: str | None = None) -> str:
+def preset(f: parser.Values, name: str | None = None) -> str:
   """Returns the preset with the sizes that flags set (`presets.get`).
 
   Raises:
@@ -58,7 +57,7 @@ def preset(f: flags.FlagValues, name: str | None = None) -> str:
   )
 
 
-def _refuse_uneven_experts(f: flags.FlagValues, preset: str) -> None:
+def _refuse_uneven_experts(f: parser.Values, preset: str) -> None:
   """Blames --experts, which the user typed, not the default of --ranks."""
   from hpmoe.reference.contract import presets
 
@@ -74,7 +73,7 @@ def _refuse_uneven_experts(f: flags.FlagValues, preset: str) -> None:
     )
 
 
-def fill_cores(f: flags.FlagValues) -> None:
+def fill_cores(f: parser.Values) -> None:
   """Sets flags of cores that are unset to the preset's numbers."""
   from hpmoe.reference.contract import presets
 
@@ -83,7 +82,7 @@ def fill_cores(f: flags.FlagValues) -> None:
     f[name].value = default if f[name].value is None else f[name].value
 
 
-def fill_tiles(f: flags.FlagValues) -> None:
+def fill_tiles(f: parser.Values) -> None:
   """Sets flags of tiles to an NPU's sizes, if none is set."""
   from hpmoe.reference.contract import granularity
 
@@ -95,7 +94,7 @@ def fill_tiles(f: flags.FlagValues) -> None:
     f[name].value = getattr(npu_options, name)
 
 
-def scheduled(f: flags.FlagValues, config, policy):
+def scheduled(f: parser.Values, config, policy):
   """Returns the options of --schedule for a layer, or None without it.
 
   Raises:
@@ -119,7 +118,7 @@ def scheduled(f: flags.FlagValues, config, policy):
   return dataclasses.replace(schedule_options, **cli.fields(f, cores))
 
 
-def blame_schedule(f: flags.FlagValues, message: str) -> str:
+def blame_schedule(f: parser.Values, message: str) -> str:
   """Returns an error message that blames --schedule if its capacity is it."""
   lacks_room = message.startswith('topk_ids: expected at most expert_capacity=')
   if not lacks_room or 'schedule' not in f or not f.schedule:
@@ -130,7 +129,7 @@ def blame_schedule(f: flags.FlagValues, message: str) -> str:
   )
 
 
-def options(f: flags.FlagValues):
+def options(f: parser.Values):
   """Returns granularity, cores and order.
 
   Raises:
@@ -140,14 +139,10 @@ def options(f: flags.FlagValues):
 
   if f.schedule is not None or f['schedule_scaled'].present:
     return scheduled(f, *_layer(f))
-  option_fields = cli.fields(f, tasks.FLAGS)
-  option_fields['order'] = granularity.WEIGHT_GRAD_ORDERS[
-    option_fields['order']
-  ]
-  return granularity.Options(**option_fields)
+  return granularity.Options(**cli.fields(f, tasks.FIELDS))
 
 
-def _layer(f: flags.FlagValues):
+def _layer(f: parser.Values):
   """Returns the (config, policy) of the flags."""
   from hpmoe.reference.contract import presets
 
@@ -158,13 +153,13 @@ def _layer(f: flags.FlagValues):
   return presets.config(shape, f.ranks or shape.num_ranks, f.tokens), policy(f)
 
 
-def _of_file(f: flags.FlagValues):
+def _of_file(f: parser.Values):
   from hpmoe.parity_tests.case import input_files
 
   return input_files.load_safetensors(f.input, f.placement, f.capacity)
 
 
-def policy(f: flags.FlagValues):
+def policy(f: parser.Values):
   """Returns the precision policy of the flags.
 
   Raises:
@@ -193,7 +188,7 @@ _INPUT_READERS: tuple[tuple[str, Callable], ...] = (
 )
 
 
-def case(f: flags.FlagValues, direction: str | None = None):
+def case(f: parser.Values, direction: str | None = None):
   """Returns the case of these options.
 
   Raises:
@@ -204,14 +199,14 @@ def case(f: flags.FlagValues, direction: str | None = None):
   from hpmoe.parity_tests.case import case as case_lib
 
   _refuse_contradictions(f)
-  case_fields = cli.fields(f, case_flags.FLAGS) | dict(
+  case_fields = cli.fields(f, case_flags.FIELDS) | dict(
     direction=direction or f.direction,
     preset=preset(f),
   )
   return case_lib.Case(**case_fields)
 
 
-def asked_case(f: flags.FlagValues, direction: str):
+def asked_case(f: parser.Values, direction: str):
   """Returns the case of these options, or that of --case.
 
   Raises:
@@ -226,7 +221,7 @@ def asked_case(f: flags.FlagValues, direction: str):
   return case_lib.Case.from_folder(f.case, direction)
 
 
-def _refuse_contradictions(f: flags.FlagValues) -> None:
+def _refuse_contradictions(f: parser.Values) -> None:
   if f.input is None:
     if f['text'].present and f.routing != 'text':
       raise cli.UsageError(f'text: expected --routing=text, got {f.routing!r}')

@@ -5,26 +5,24 @@ crashed, hung or could not run, 130 interrupted.
 """
 
 import atexit
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 import contextlib
 import ctypes
 import io
 import math
 import os
-import re
 import signal
 import sys
 import time
 
-from absl import flags
-
 from hpmoe.parity_tests import plugins
-from hpmoe.parity_tests.case import flag_tables
+from hpmoe.parity_tests.case import data_tables
 from hpmoe.parity_tests.commands import check_command
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import export_command
 from hpmoe.parity_tests.commands import invariance_command
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import parser
 from hpmoe.parity_tests.commands import report_command
 from hpmoe.parity_tests.commands import shrink_command
 from hpmoe.parity_tests.commands.models import compare_command
@@ -92,40 +90,6 @@ def usage() -> str:
   return '\n'.join(lines)
 
 
-def _parse(command: cli.Command, arguments: Sequence[str]) -> flags.FlagValues:
-  values = command.flags()
-  _refuse_missing_values(command, values, arguments)
-  try:
-    left = values([f'hpmoe {command.name}', *arguments])[1:]
-  except flags.Error as error:
-    text = _suggest_equivalent(_as_ours(_one_line(error)), values)
-    raise cli.UsageError(text) from error
-  for name in command.operands:
-    if left and not values[name].present:
-      values[name].parse(left.pop(0))
-  if left:
-    raise cli.UsageError(f'arguments: expected --options only, got {left[0]!r}')
-  return values
-
-
-def _refuse_missing_values(
-  command: cli.Command, values: flags.FlagValues, arguments: Sequence[str]
-) -> None:
-  """Refuses options without a value.
-
-  absl takes the next option as the value of `--json --html=PATH`.
-  """
-  for argument, after in zip(arguments, [*arguments[1:], '--']):
-    name = argument.removeprefix('--')
-    if argument == name or name not in values or values[name].boolean:
-      continue
-    if after.startswith('--'):
-      raise cli.UsageError(
-        f'{name}: expected a value, such as --{name}=VALUE, got none '
-        f'({values[name].help})'
-      )
-
-
 def main(arguments: Sequence[str]) -> int:
   """Runs a command line (without the program's name); returns its exit code."""
   if arguments and arguments[0] == '--version':
@@ -148,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
       file=sys.stderr,
     )
     name = _RENAMED[name]
-  command_names = flag_tables.read('commands').keys() - {'shared'}
+  command_names = data_tables.read('commands').keys()
   if name in command_names - COMMANDS.keys():
     print(f'hpmoe {plugins.explain_missing(name)}', file=sys.stderr)
     return cli.WRONG_REQUEST
@@ -165,10 +129,6 @@ def main(arguments: Sequence[str]) -> int:
   for line in missing:
     print(f'hpmoe {name}: {line}', file=sys.stderr)
   return cli.WRONG_REQUEST if missing and code == cli.PARITY else code
-
-
-# `check` has a preset of a layer, `plan` and `train` a model of a decoder.
-_EQUIVALENT_FLAGS = {'preset': 'model', 'model': 'preset'}
 
 
 def _use_cache(command: cli.Command) -> contextlib.AbstractContextManager[None]:
@@ -200,14 +160,15 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
 
   parsed = None
   try:
-    parsed = _parse(command, arguments)
+    parsed = command.parse(arguments)
     cli.refuse_unwritable(parsed)
     with _use_cache(command):
       return command.execute(parsed)
   except ValueError as error:
     message = str(error)
     if parsed is not None:
-      message = _as_typed(layer_flags.blame_schedule(parsed, message), parsed)
+      message = layer_flags.blame_schedule(parsed, message)
+      message = _name_option(message, parsed)
     tell(message)
     return cli.WRONG_REQUEST
   except ModuleNotFoundError as error:
@@ -236,38 +197,18 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
     return cli.INTERRUPTED
 
 
-def _as_ours(text: str) -> str:
-  """Returns absl's message about a value in the form of our messages."""
-  match = re.fullmatch(r'flag --(\w+)=.*?: (expected .*)', text)
-  return f'{match[1]}: {match[2]}' if match else text
+def _name_option(message: str, f: parser.Values) -> str:
+  """Returns an error message that names the option in place of its field.
 
-
-def _suggest_equivalent(text: str, flag_names: Container[str]) -> str:
-  """Returns an error message that suggests this command's own option."""
-  match = re.search(r"Unknown command line flag '(\w+)'", text)
-  equivalent = _EQUIVALENT_FLAGS.get(match[1]) if match else None
-  return (
-    f'{text}: did you mean --{equivalent}?'
-    if equivalent and equivalent in flag_names
-    else text
-  )
-
-
-def _as_typed(text: str, flag_names: Container[str]) -> str:
-  """Returns an error message that names the flag in place of the argument.
-
-  Libraries name num_tokens, lanes and deadline_s.
+  A library names the field of an object: deadline_s, or num_tokens of a layer,
+  or layouts of a plan, which has several.
   """
-  name, colon, rest = text.partition(':')
-  for typed in (
-    name,
-    name.removeprefix('num_'),
-    name.removesuffix('s'),
-    name.removesuffix('_s'),
-  ):
-    if typed in flag_names:
-      return typed + colon + rest
-  return text
+  name, colon, rest = message.partition(':')
+  options = {f[option].option.field: option for option in f}
+  for form in ('num_{}', '{}s'):
+    options |= {form.format(option): option for option in f}
+  options |= {option: option for option in f}
+  return options.get(name, name) + colon + rest
 
 
 def _one_line(text: object) -> str:

@@ -24,7 +24,6 @@ from hpmoe.parity_tests.candidates import table
 from hpmoe.parity_tests.candidates import tasks
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import case_flags
-from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
@@ -36,6 +35,7 @@ from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import memory
+from hpmoe.reference.contract import option_fields
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
@@ -134,7 +134,7 @@ def test_wrong_requests_end_with_one_line(
   ],
 )
 def test_law_routes_a_preset_as_it_can_be(words, routing):
-  parsed = main._parse(main.COMMANDS['determinism'], words)
+  parsed = main.COMMANDS['determinism'].parse(words)
 
   assert determinism_command._plan(parsed).routing == routing
 
@@ -154,8 +154,8 @@ def test_help_shows_an_example_and_every_option(capsys, command):
 
   help_text = capsys.readouterr().out
   assert f'hpmoe {command}' in help_text
-  for name in main.COMMANDS[command].flags():
-    assert f'--{name}: ' in help_text
+  for option in main.COMMANDS[command].list_options():
+    assert f'--{option.name}: ' in help_text
   # Each {word} is replaced.
   assert {*re.findall(r'{\w+}', help_text)} <= {'{case}', '{out}', '{rank}'}
   assert max(map(len, help_text.partition('options:')[2].splitlines())) <= 100
@@ -197,7 +197,8 @@ def test_the_flags_of_check_stand_under_what_they_decide(capsys):
   )
   # Each is explained once.
   explained_names = re.findall(r'^  --(\w+): ', help_text, re.MULTILINE)
-  assert sorted(explained_names) == sorted(main.COMMANDS['check'].flags())
+  options = main.COMMANDS['check'].list_options()
+  assert sorted(explained_names) == sorted(row.name for row in options)
 
 
 def test_version_is_said(capsys):
@@ -570,8 +571,8 @@ def test_full_shapes_have_room_for_twice_balanced_routing(tmp_path):
 
 def test_flags_offer_what_the_libraries_take():
   assert case_flags.DIRECTIONS == passes.DIRECTIONS
-  (order,) = flag_tables.select(tasks.CUT, 'weight_grad_order')
-  assert order.choices == tuple(granularity.WEIGHT_GRAD_ORDERS)
+  (order,) = option_fields.select(tasks.CUT, 'weight_grad_order')
+  assert order.choices is granularity.WEIGHT_GRAD_ORDERS
 
 
 @pytest.mark.slow

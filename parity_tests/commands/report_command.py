@@ -1,15 +1,37 @@
 """`hpmoe report`."""
 
-from absl import flags
+import dataclasses
 
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 
-def _define(f: flags.FlagValues) -> None:
-  cli.own(f, 'report')
+@dataclasses.dataclass(frozen=True)
+class _Options(cli.JsonOptions):
+  """Options that set no field of another object."""
+
+  before: str | None = option_fields.option(
+    None,
+    'The first report; the option name may be left out.',
+  )
+  after: str | None = option_fields.option(
+    None,
+    'The second report; the option name may be left out. Default: the '
+    'first is shown.',
+  )
+  html: str | None = option_fields.option(
+    None,
+    'Write an HTML page here: one file, without scripts.',
+    writes='file',
+  )
 
 
-def _report(f: flags.FlagValues) -> int:
+def _list_options() -> list[option_fields.Option]:
+  return [*option_fields.list_options(_Options)]
+
+
+def _report(f: parser.Values) -> int:
   from hpmoe.parity_tests.report import comparison as comparison_lib
   from hpmoe.parity_tests.report import comparison_html
 
@@ -30,7 +52,7 @@ def _report(f: flags.FlagValues) -> int:
   return cli.PARITY if comparison.is_no_worse else cli.NO_PARITY
 
 
-def _show_one(f: flags.FlagValues) -> int:
+def _show_one(f: parser.Values) -> int:
   """Prints one report, of a check or of a family of shapes."""
   from hpmoe.parity_tests.report import shapes_report
 
@@ -40,4 +62,9 @@ def _show_one(f: flags.FlagValues) -> int:
   return cli.EXIT_CODES[outcome]
 
 
-COMMAND = cli.Command('report', _define, _report, operands=('before', 'after'))
+COMMAND = cli.Command(
+  'report',
+  _list_options,
+  _report,
+  operands=('before', 'after'),
+)

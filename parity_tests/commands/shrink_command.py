@@ -1,25 +1,41 @@
 """`hpmoe shrink`."""
 
-from absl import flags
+import dataclasses
 
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import backend_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 
-def _define(f: flags.FlagValues) -> None:
+@dataclasses.dataclass(frozen=True)
+class _Options(cli.JsonOptions):
+  """Options that set no field of another object."""
+
+  out: str | None = option_fields.option(
+    None,
+    'The folder to write; it must be empty or absent.',
+  )
+
+
+def _list_options() -> list[option_fields.Option]:
   from hpmoe.parity_tests.candidates import table
   from hpmoe.parity_tests.candidates import tasks
   from hpmoe.parity_tests.judge import judgement
 
-  cli.define(f, (*case_flags.FLAGS, case_flags.FOLDER), direction='forward')
-  cli.define(f, (*tasks.FLAGS, *table.FLAGS))
-  cli.define(f, [row for row in judgement.FLAGS if row.name == 'lane'])
-  cli.own(f, 'shrink')
+  case = (*case_flags.FLAGS, case_flags.FOLDER)
+  return [
+    *option_fields.replace_defaults(case, direction='forward'),
+    *tasks.FLAGS,
+    *table.FLAGS,
+    *option_fields.select(judgement.FLAGS, 'lane'),
+    *option_fields.list_options(_Options),
+  ]
 
 
-def _shrink(f: flags.FlagValues) -> int:
+def _shrink(f: parser.Values) -> int:
   from hpmoe.parity_tests.explain import shrink
   from hpmoe.parity_tests.judge import judgement as judgement_lib
   from hpmoe.parity_tests.judge import request as request_lib
@@ -47,4 +63,9 @@ def _shrink(f: flags.FlagValues) -> int:
   return cli.PARITY
 
 
-COMMAND = cli.Command('shrink', _define, _shrink, compiles=True)
+COMMAND = cli.Command(
+  'shrink',
+  _list_options,
+  _shrink,
+  compiles=True,
+)

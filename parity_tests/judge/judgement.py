@@ -4,9 +4,9 @@ import dataclasses
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.reference.contract import option_fields
 
 # A sample is judged by golden values alone: the oracle computes whole tensors.
 OF_SAMPLE = ('bitwise', 'bounded')
@@ -27,12 +27,47 @@ class Judgement:
       for, which compiles the oracle under many policies.
   """
 
-  lanes: tuple[str, ...] = verdicts.LANES
-  standards: tuple[str, ...] = standards.DEFAULT
-  tiles: int | None = None
-  repeat: int | None = None
-  allow_nondeterministic: bool = False
-  search_roundings: bool = True
+  lanes: tuple[str, ...] = option_fields.option(
+    verdicts.LANES,
+    '`all`, or some of exact, bitwise, bounded, standard. Lane exact calls '
+    "the candidate with policy.activation 'absolute'.",
+    flag='lane',
+    typed=('all',),
+    choices=('all', *verdicts.LANES),
+  )
+  standards: tuple[str, ...] = option_fields.option(
+    standards.DEFAULT,
+    'Acceptance rules of lane standard, some of '
+    f'{", ".join(standards.STANDARDS)}. A rule judges only the tensors that '
+    f'it is meant for. Default: {",".join(standards.DEFAULT)}.',
+    flag='standard',
+    typed=(),
+  )
+  tiles: int | None = option_fields.option(
+    None,
+    'Judge a sample, for shapes whose oracle takes too long: this many row '
+    'blocks of each stage and those at the edges, and as many tokens of '
+    'each rank from x to y; data movement and order are judged completely. '
+    '--seed chooses the sample. Forward pass, lanes bitwise and bounded. '
+    'Default: every tile.',
+    minimum=1,
+  )
+  repeat: int | None = option_fields.option(
+    None,
+    'Number of runs of each pass on the same real data; their bits must '
+    'agree. Default: 2 with a --candidate whose runs take a few seconds in '
+    'all, else 1.',
+    minimum=1,
+  )
+  allow_nondeterministic: bool = option_fields.option(
+    False,
+    'Runs may differ in bits; each run is judged, and all must pass.',
+  )
+  search_roundings: bool = option_fields.option(
+    True,
+    'After a failure, search for roundings that explain it; this may take '
+    'a minute.',
+  )
 
   def __post_init__(self):
     unknown = [lane for lane in self.lanes if lane not in verdicts.LANES]
@@ -80,11 +115,4 @@ class Judgement:
       )
 
 
-FLAGS = flag_tables.read_flags(
-  'judgement',
-  dict(
-    standards=', '.join(standards.STANDARDS),
-    default=','.join(standards.DEFAULT),
-  ),
-  lane=dict(choices=('all', *verdicts.LANES)),
-)
+FLAGS = option_fields.list_options(Judgement)

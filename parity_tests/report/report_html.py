@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 
 from hpmoe.parity_tests.cache import versions
-from hpmoe.parity_tests.case import flag_tables
+from hpmoe.parity_tests.case import data_tables
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import failure_text
@@ -180,7 +180,7 @@ def _draw_legend(report: check.Report) -> ET.Element:
   metrics = (f'{r.reason} {" ".join(r.values)}' for r in report.results)
   present = {r.rule for r in report.results}
   present |= {*re.findall(r'\w+', ' '.join(metrics))}
-  tables = flag_tables.read('words')
+  tables = data_tables.read('words')
   words = tables['columns'] | {
     word: text
     for name in ('metrics', 'rules')
@@ -404,7 +404,7 @@ def _beside(result: verdicts.Result) -> Iterator[str]:
 
 def _figures(results: Sequence[verdicts.Result]) -> ET.Element:
   names = [n.replace('_', ' ') for n in report_text.HEADING[1:]]
-  titles = flag_tables.read('words')['columns']
+  titles = data_tables.read('words')['columns']
   heads = (_tag('th', name, title=titles.get(name)) for name in names)
   rows = [_tag('tr', *heads, class_='heading')]
   for result in results:

@@ -10,7 +10,7 @@ import pytest
 
 from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import flag_tables
+from hpmoe.parity_tests.case import data_tables
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
@@ -359,7 +359,7 @@ def test_a_line_of_python_has_no_flag():
 
 
 def test_every_word_of_a_table_is_explained():
-  words = flag_tables.read('words')
+  words = data_tables.read('words')
   columns = {name.replace('_', ' ') for name in report_text.HEADING}
 
   assert columns - {'stage', 'lane', 'rule', 'verdict'} == {*words['columns']}

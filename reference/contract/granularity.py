@@ -7,6 +7,7 @@ import dataclasses
 import math
 
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import option_fields
 
 EVENT_GRAINS = ('expert', 'row_block')
 ORDER_POLICIES = ('round_robin', 'list')
@@ -155,19 +156,68 @@ class Options:
       bool.
   """
 
-  event_grain: str = 'row_block'
-  row_block: int = 64
-  col_block: int = 128
-  put_rows: int | None = None
-  token_block: int | None = None
-  num_aic: int = 24
-  num_aiv: int = 48
+  event_grain: str = option_fields.option(
+    'row_block',
+    'Part of a buffer that has one event: an expert or a row block.',
+    choices=EVENT_GRAINS,
+  )
+  row_block: int = option_fields.option(
+    64,
+    'Rows of a GEMM tile, all of one expert.',
+  )
+  col_block: int = option_fields.option(
+    128,
+    'Columns of a GEMM tile.',
+  )
+  put_rows: int | None = option_fields.option(
+    None,
+    'Rows of one put. Default: --row_block.',
+  )
+  token_block: int | None = option_fields.option(
+    None,
+    'Tokens of a combine tile. Default: --row_block.',
+  )
+  num_aic: int = option_fields.option(
+    24,
+    'Cube workers of one rank.',
+    flag='aic',
+  )
+  num_aiv: int = option_fields.option(
+    48,
+    'Vector workers of one rank.',
+    flag='aiv',
+  )
   expert_capacity: int | None = None
-  chain_rows: int | None = None
-  order: Order = Order()
-  vector_rows: int | None = None
-  relay: bool = False
-  weight_rows: int | None = None
+  chain_rows: int | None = option_fields.option(
+    None,
+    'Backward: rows that one task of a weight gradient sums; a chain of '
+    'tasks sums all rows of an expert. Default: all rows in one task.',
+    direction='backward',
+  )
+  order: Order = option_fields.option(
+    Order(),
+    'Backward: weight gradients run next to the input gradient of the same '
+    'expert (`interleaved`) or after all input gradients (`last`).',
+    flag='weight_grad_order',
+    direction='backward',
+    typed='interleaved',
+    choices=WEIGHT_GRAD_ORDERS,
+  )
+  vector_rows: int | None = option_fields.option(
+    None,
+    'Rows of a vector tile and, with --event_grain=row_block, of a put '
+    'that returns rows; divides --row_block. Default: --row_block.',
+  )
+  relay: bool = option_fields.option(
+    False,
+    'A token for several experts of one rank crosses the link once, and is '
+    'copied on that rank.',
+  )
+  weight_rows: int | None = option_fields.option(
+    None,
+    'Backward: rows of a tile of a weight gradient. Default: --col_block.',
+    direction='backward',
+  )
 
   def __post_init__(self):
     if self.event_grain not in EVENT_GRAINS:

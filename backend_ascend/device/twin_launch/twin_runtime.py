@@ -20,6 +20,7 @@ from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.load import arrays
 from hpmoe.backend_ascend.host.load import task_names
 from hpmoe.backend_ascend.twin.intrinsics import build_kernel
+from hpmoe.reference.contract import option_fields
 from hpmoe.reference.contract import tensors
 
 ORDERS = ('in_order', 'seeded', 'late')
@@ -57,16 +58,58 @@ class Modes:
       clang compiles the device source; '': it is built with our own.
   """
 
-  order: str = 'in_order'
-  seed: int = 0
-  hazards: bool = True
-  mmad_order: str = 'ascending'
-  exp: str = 'nearest'
-  flush_subnormals: bool = False
-  saturate: bool = False
-  auto_sync: bool = False
+  order: str = option_fields.option(
+    'in_order',
+    'Order of instructions on the twin, among those that flags allow: '
+    'in_order: as issued; seeded: random, by --twin_seed; late: each '
+    'instruction as late as possible.',
+    flag='twin_mode',
+    choices=tuple(ORDERS),
+  )
+  seed: int = option_fields.option(
+    0,
+    'Seed of --twin_mode=seeded.',
+    flag='twin_seed',
+  )
+  hazards: bool = option_fields.option(
+    True,
+    'End the launch at an access that no synchronisation orders; '
+    '--notwin_hazards is faster.',
+    flag='twin_hazards',
+  )
+  mmad_order: str = option_fields.option(
+    'ascending',
+    "Order in which the twin's cube unit adds; the order of the hardware "
+    'is not published.',
+    choices=tuple(MMAD_ORDERS),
+  )
+  exp: str = option_fields.option(
+    'nearest',
+    "Result of the twin's exp: the nearest float, or the one above or below.",
+    flag='exp_rounding',
+    choices=tuple(EXPS),
+  )
+  flush_subnormals: bool = option_fields.option(
+    False,
+    "The twin's units treat subnormal numbers as zeros.",
+  )
+  saturate: bool = option_fields.option(
+    False,
+    'On the twin, infinities become the largest number, and NaN becomes zero.',
+  )
+  auto_sync: bool = option_fields.option(
+    False,
+    'Treat pairs for which the device compiler inserts synchronisation by '
+    'default (--cce-auto-sync) as ordered: V after V, and the scalar unit '
+    'with V, MTE2 and MTE3.',
+  )
   rates: collections.abc.Mapping[str, float] | None = None
-  include: str = ''
+  include: str = option_fields.option(
+    '',
+    'Headers of Ascend C with which the device source is compiled: '
+    "asc-devkit, or asc of an installed CANN. Default: the twin's own.",
+    flag='twin_include',
+  )
 
   def __post_init__(self):
     for name, choices in (

@@ -4,12 +4,12 @@ import dataclasses
 import math
 import pathlib
 
-from absl import flags
-
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import parser
 from hpmoe.parity_tests.report import text_table
+from hpmoe.reference.contract import option_fields
 
 # Capacity of a rank or expert of a full shape, over its rows under balanced
 # routing.  With lossless capacity ep16 has 12 million tasks, most of them
@@ -17,7 +17,7 @@ from hpmoe.parity_tests.report import text_table
 _FULL_SHAPE_FACTOR = 2
 
 
-def _size_layer(f: flags.FlagValues, preset):
+def _size_layer(f: parser.Values, preset):
   """Returns (config, options) with the capacities that the flags name."""
   from hpmoe.reference.contract import presets
 
@@ -39,12 +39,33 @@ def _size_layer(f: flags.FlagValues, preset):
   )
 
 
-def _define_compile(f: flags.FlagValues) -> None:
-  cli.define(f, [*layer_flags.ONE_PASS, case_flags.RANKS_OF_PRESET])
-  cli.own(f, 'compile')
+@dataclasses.dataclass(frozen=True)
+class _Options(cli.JsonOptions):
+  """Options that set no field of another object."""
+
+  target: str = option_fields.option(
+    'host',
+    'Where the image will run. `ascend` refuses tiles that do not fit in '
+    'the memories of an NPU core, and tasks for which the device source '
+    'has no kernel; its default tile is 128 x 256.',
+    choices=('host', 'ascend'),
+  )
+  out: str | None = option_fields.option(
+    None,
+    'Write the image here.',
+    writes='file',
+  )
 
 
-def _compile(f: flags.FlagValues) -> int:
+def _list_options() -> list[option_fields.Option]:
+  return [
+    *layer_flags.ONE_PASS,
+    case_flags.RANKS_OF_PRESET,
+    *option_fields.list_options(_Options),
+  ]
+
+
+def _compile(f: parser.Values) -> int:
   import time
 
   from hpmoe.backend_ascend.compiler import compiler
@@ -87,4 +108,8 @@ def _flat(content, prefix: str = '') -> list[tuple[str, str]]:
   return lines
 
 
-COMMAND = cli.Command('compile', _define_compile, _compile)
+COMMAND = cli.Command(
+  'compile',
+  _list_options,
+  _compile,
+)

@@ -1,11 +1,12 @@
 """`hpmoe twin-counts`."""
 
+import dataclasses
 import pathlib
-
-from absl import flags
 
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 # Columns of the printed table; files have all.
 _COLUMNS = (
@@ -15,12 +16,29 @@ _COLUMNS = (
 )
 
 
-def _define_counts(f: flags.FlagValues) -> None:
-  cli.define(f, layer_flags.CASE, preset='tiny', ranks=2)
-  cli.own(f, 'twin-counts')
+@dataclasses.dataclass(frozen=True)
+class _Options(cli.JsonOptions):
+  """Options that set no field of another object."""
+
+  csv: str | None = option_fields.option(
+    None,
+    'Write all columns here, one line for each tile.',
+    writes='file',
+  )
+  machine: str = option_fields.option(
+    'ascend_a3',
+    'Machine whose figures give the times.',
+  )
 
 
-def _counts(f: flags.FlagValues) -> int:
+def _list_options() -> list[option_fields.Option]:
+  return [
+    *option_fields.replace_defaults(layer_flags.CASE, preset='tiny', ranks=2),
+    *option_fields.list_options(_Options),
+  ]
+
+
+def _counts(f: parser.Values) -> int:
   from hpmoe.backend_ascend.device.twin_launch import tile_counts
   from hpmoe.backend_ascend.device.twin_launch import twin_runtime
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
@@ -66,4 +84,8 @@ def _counts(f: flags.FlagValues) -> int:
   return cli.PARITY
 
 
-COMMAND = cli.Command('twin-counts', _define_counts, _counts)
+COMMAND = cli.Command(
+  'twin-counts',
+  _list_options,
+  _counts,
+)

@@ -2,13 +2,12 @@
 
 import dataclasses
 
-from absl import flags
-
 from hpmoe.parity_tests.candidates import tasks
 from hpmoe.parity_tests.case import case_flags
-from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 
 def _workers(word: str) -> str:
@@ -18,48 +17,106 @@ def _workers(word: str) -> str:
   return word
 
 
-def _define(f: flags.FlagValues) -> None:
-  from hpmoe.parity_tests.ascend import backend
-  from hpmoe.parity_tests.ascend import host
+def _list_orders() -> tuple[str, ...]:
   from hpmoe.parity_tests.ascend.determinism import arrival_orders
-  from hpmoe.parity_tests.ascend.determinism import interleavings
 
-  plan = interleavings.Plan()
-  layer = (*layer_flags.CASE, *host.FLAGS)
-  plan_fields = ('preset', 'routing', 'ranks', 'seed', 'placement')
-  defaults = {name: getattr(plan, name) for name in plan_fields}
-  cli.define(f, flag_tables.select(layer, *plan_fields, 'tokens'), **defaults)
-  cli.define(f, [*case_flags.SIZES, *tasks.SCHEDULE, backend.IN_PROCESS])
-  cli.define(f, flag_tables.select(layer, 'relay', 'fault', 'isa'))
-  cli.define(f, host.PLACEMENT)
-  cli.define(f, flag_tables.select(case_flags.QUANTISED, 'weights', 'rows'))
-  for row, default in zip(
-    flag_tables.select(
-      layer, 'direction', 'dtype', 'threads', 'accumulation_order'
+  return tuple(arrival_orders.ORDERS)
+
+
+def _count_launches() -> int:
+  from hpmoe.parity_tests.ascend.determinism import arrival_orders
+
+  return arrival_orders.LAUNCHES
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options(cli.JsonOptions):
+  """Options that set no field of another object."""
+
+  interleavings: int | None = option_fields.option(
+    None,
+    'Number of seeded orders for each image and number of threads; every '
+    'second one has late puts.',
+  )
+  layout: tuple[str, ...] | None = option_fields.option(
+    None,
+    'Numbers of cube x vector workers of one rank. A list.',
+    kind=_workers,
+  )
+  order: str | None = option_fields.option(
+    None,
+    lambda: (
+      'Simulate an order that some machines do not fix: rows are stored in '
+      'order of arrival, or a switch adds rows in order of arrival. Reports '
+      f'which bits change; {_count_launches()} launches without '
+      '--interleavings.'
     ),
-    (
-      plan.directions,
-      case_flags.SHORT,
-      plan.threads,
-      plan.accumulation_orders,
-    ),
-    strict=True,
-  ):
-    if row.name == 'direction':
-      row = row.replace(choices=interleavings.DIRECTIONS, help='Passes.')
-    cli.define(f, [row.as_list(default)])
-  layouts = [f'{aic}x{aiv}' for aic, aiv in plan.layouts]
-  cli.own(
-    f,
-    'determinism',
-    dict(launches=arrival_orders.LAUNCHES),
-    order=dict(choices=arrival_orders.ORDERS),
-    interleavings=dict(default=plan.interleavings),
-    layout=dict(default=layouts, kind=_workers),
+    choices=_list_orders,
+  )
+  machine: str | None = option_fields.option(
+    None,
+    'With --order: simulate the order of arrival on this machine and its '
+    'fabric, instead of drawing it: an included machine, or a TOML file.',
   )
 
 
-def _plan(f: flags.FlagValues):
+def _list_options() -> list[option_fields.Option]:
+  from hpmoe.parity_tests.ascend import backend
+  from hpmoe.parity_tests.ascend import host
+  from hpmoe.parity_tests.ascend.determinism import interleavings
+
+  plan = interleavings.Plan()
+  layer = option_fields.select(
+    (*layer_flags.CASE, *host.FLAGS),
+    *('preset', 'routing', 'ranks', 'seed', 'placement'),
+    *('tokens', 'relay', 'fault', 'isa'),
+  )
+  return [
+    *option_fields.replace_defaults(
+      layer,
+      preset=plan.preset,
+      routing=plan.routing,
+      ranks=plan.ranks,
+      seed=plan.seed,
+      placement=plan.placement,
+    ),
+    *_list_lists(plan, (*layer_flags.CASE, *host.FLAGS)),
+    *case_flags.SIZES,
+    *tasks.SCHEDULE,
+    backend.IN_PROCESS,
+    *host.PLACEMENT,
+    *option_fields.select(case_flags.QUANTISED, 'weights', 'rows'),
+    *option_fields.replace_defaults(
+      option_fields.list_options(_Options),
+      interleavings=plan.interleavings,
+      layout=[f'{aic}x{aiv}' for aic, aiv in plan.layouts],
+    ),
+  ]
+
+
+def _list_lists(plan, rows) -> list[option_fields.Option]:
+  """Returns the options that are lists here, and single values elsewhere."""
+  from hpmoe.parity_tests.ascend.determinism import interleavings
+
+  direction, *list_rows = option_fields.select(
+    rows, 'direction', 'dtype', 'threads', 'accumulation_order'
+  )
+  direction = direction.replace(
+    choices=interleavings.DIRECTIONS, help='Passes.'
+  )
+  defaults = (
+    plan.directions,
+    case_flags.SHORT,
+    plan.threads,
+    plan.accumulation_orders,
+  )
+  return [
+    row.as_list(default)
+    for row, default in zip((direction, *list_rows), defaults, strict=True)
+  ]
+
+
+def _plan(f: parser.Values):
   from hpmoe.parity_tests.ascend.determinism import interleavings
   from hpmoe.reference.contract import presets
 
@@ -95,7 +152,7 @@ def _plan(f: flags.FlagValues):
   )
 
 
-def _directions(f: flags.FlagValues) -> tuple[str, ...]:
+def _directions(f: parser.Values) -> tuple[str, ...]:
   """Returns --direction, by default both; forward alone with codes."""
   from hpmoe.parity_tests.ascend.determinism import interleavings
 
@@ -103,7 +160,7 @@ def _directions(f: flags.FlagValues) -> tuple[str, ...]:
   return tuple(f.direction) if is_whole else interleavings.DIRECTIONS[:1]
 
 
-def _routing(f: flags.FlagValues) -> str:
+def _routing(f: parser.Values) -> str:
   """Returns --routing; by default that of the preset, if it has only one."""
   from hpmoe.reference.contract import presets
 
@@ -111,7 +168,7 @@ def _routing(f: flags.FlagValues) -> str:
   return f.routing if is_routed or f['routing'].present else 'text'
 
 
-def _load_schedule(f: flags.FlagValues, dtypes):
+def _load_schedule(f: parser.Values, dtypes):
   """Returns the options of --schedule, which must be valid for each dtype."""
   from hpmoe.reference.contract import precision
   from hpmoe.reference.contract import presets
@@ -124,7 +181,7 @@ def _load_schedule(f: flags.FlagValues, dtypes):
   return options
 
 
-def _run(f: flags.FlagValues) -> int:
+def _run(f: parser.Values) -> int:
   from hpmoe.parity_tests.ascend.determinism import interleavings
   from hpmoe.parity_tests.ascend.determinism import interleavings_table
 
@@ -144,7 +201,7 @@ def _run(f: flags.FlagValues) -> int:
   return cli.PARITY if table.holds else cli.NO_PARITY
 
 
-def _run_orders(f: flags.FlagValues, plan) -> int:
+def _run_orders(f: parser.Values, plan) -> int:
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
   from hpmoe.parity_tests.ascend.determinism import arrival_orders
 
@@ -169,7 +226,7 @@ def _run_orders(f: flags.FlagValues, plan) -> int:
   return cli.PARITY if arrival_orders.match_oracle(rows) else cli.NO_PARITY
 
 
-def _run_on_twin(f: flags.FlagValues, plan) -> int:
+def _run_on_twin(f: parser.Values, plan) -> int:
   from hpmoe.parity_tests.ascend.determinism import interleavings
   from hpmoe.parity_tests.ascend.determinism import interleavings_table
   from hpmoe.parity_tests.ascend.determinism import twin_interleavings
@@ -202,4 +259,8 @@ def _run_on_twin(f: flags.FlagValues, plan) -> int:
   return cli.PARITY if table.holds else cli.NO_PARITY
 
 
-COMMAND = cli.Command('determinism', _define, _run)
+COMMAND = cli.Command(
+  'determinism',
+  _list_options,
+  _run,
+)

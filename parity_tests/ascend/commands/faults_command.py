@@ -1,27 +1,32 @@
 """`hpmoe faults`."""
 
-from absl import flags
-
-from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import backend_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 
-def _define_faults(f: flags.FlagValues) -> None:
+def _list_options() -> list[option_fields.Option]:
   from hpmoe.parity_tests.ascend import backend
   from hpmoe.parity_tests.ascend import host
   from hpmoe.parity_tests.ascend import twin_candidate
 
   # Small tiles, so that each fault has neighbours that are right.
-  cli.define(f, layer_flags.CASE, preset='tiny', row_block=16)
-  cli.define(f, [backend.IN_PROCESS, *twin_candidate.FLAGS])
-  cli.define(f, flag_tables.select(host.FLAGS, 'threads'))
-  cli.define(f, host.PLACEMENT)
-  cli.own(f, 'faults')
+  layer = option_fields.replace_defaults(
+    layer_flags.CASE, preset='tiny', row_block=16
+  )
+  return [
+    *layer,
+    backend.IN_PROCESS,
+    *twin_candidate.FLAGS,
+    *option_fields.select(host.FLAGS, 'threads'),
+    *host.PLACEMENT,
+    *option_fields.list_options(cli.JsonOptions),
+  ]
 
 
-def _faults(f: flags.FlagValues) -> int:
+def _faults(f: parser.Values) -> int:
   from hpmoe.parity_tests.ascend.faults import faults_table
   from hpmoe.parity_tests.judge import request as request_lib
 
@@ -38,4 +43,9 @@ def _faults(f: flags.FlagValues) -> int:
   return cli.PARITY if all(row.is_caught for row in rows) else cli.NO_PARITY
 
 
-COMMAND = cli.Command('faults', _define_faults, _faults, compiles=True)
+COMMAND = cli.Command(
+  'faults',
+  _list_options,
+  _faults,
+  compiles=True,
+)

@@ -5,9 +5,9 @@ import pathlib
 import time
 from typing import Any
 
-from absl import flags
-
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 # Sizes that replace those of the model, and the field of `sizes.Model` of each.
 _SIZES = dict(
@@ -25,24 +25,212 @@ _SIZES = dict(
 _RESTRICTED_FIELDS = ('tp', 'pp', 'vpp', 'ep', 'dp', 'micro_batch', 'pad')
 
 
-def _define_plan(f: flags.FlagValues) -> None:
-  from hpmoe.backend_ascend.simulator import simulate
-  from hpmoe.backend_ascend.simulator.plan import moe_layer
+def _list_recompute() -> tuple[str, ...]:
   from hpmoe.backend_ascend.simulator.plan import plan
-  from hpmoe.models import config as config_lib
 
-  cli.own(
-    f,
-    'plan',
-    dict(models=', '.join(config_lib.names())),
-    recompute=dict(choices=plan.RECOMPUTE),
-    exchange=dict(choices=moe_layer.EXCHANGES),
-    products=dict(choices=tuple(simulate.ELEMENTS)),
-    overlap=dict(choices=plan.OVERLAPS),
+  return tuple(plan.RECOMPUTE)
+
+
+def _list_exchange() -> tuple[str, ...]:
+  from hpmoe.backend_ascend.simulator.plan import moe_layer
+
+  return tuple(moe_layer.EXCHANGES)
+
+
+def _list_products() -> tuple[str, ...]:
+  from hpmoe.backend_ascend.simulator import simulate
+
+  return tuple(simulate.ELEMENTS)
+
+
+def _list_overlap() -> tuple[str, ...]:
+  from hpmoe.backend_ascend.simulator.plan import plan
+
+  return tuple(plan.OVERLAPS)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options(cli.JsonOptions):
+  """Options that set no field of another object."""
+
+  model: str = option_fields.option(
+    'qwen3_30b_a3b',
+    lambda: (
+      f'Model: a config.json, a folder with one, or one of {cli.name_models()}.'
+    ),
+  )
+  layers: int | None = option_fields.option(
+    None,
+    "Decoder layers. Default: the model's.",
+    minimum=1,
+  )
+  d_model: int | None = option_fields.option(
+    None,
+    "Model width, D. Default: the model's.",
+    minimum=1,
+  )
+  heads: int | None = option_fields.option(
+    None,
+    "Heads of attention. Default: the model's.",
+    minimum=1,
+  )
+  vocabulary: int | None = option_fields.option(
+    None,
+    "Tokens of the vocabulary. Default: the model's.",
+    minimum=1,
+  )
+  experts: int | None = option_fields.option(
+    None,
+    "Experts of a layer, E. Default: the model's.",
+    minimum=1,
+  )
+  top_k: int | None = option_fields.option(
+    None,
+    "Experts of a token, K. Default: the model's.",
+    minimum=1,
+  )
+  d_ff: int | None = option_fields.option(
+    None,
+    "Expert width, F. Default: the model's.",
+    minimum=1,
+  )
+  d_shared: int | None = option_fields.option(
+    None,
+    "Width of the shared experts. Default: the model's.",
+    minimum=0,
+  )
+  mtp: int | None = option_fields.option(
+    None,
+    "Number of multi-token prediction heads. Default: the model's.",
+    minimum=0,
+  )
+  dense_layers: int | None = option_fields.option(
+    None,
+    "Number of first layers without experts. Default: the model's.",
+    minimum=0,
+  )
+  machine: str = option_fields.option(
+    'ascend_a3',
+    'Machine: an included one, or a TOML file.',
+  )
+  devices: int = option_fields.option(
+    64,
+    'Number of ranks: dies, NPUs or GPUs.',
+    minimum=1,
+  )
+  sequence: int = option_fields.option(
+    4096,
+    'Tokens of a sequence.',
+    minimum=1,
+  )
+  top: int = option_fields.option(
+    10,
+    'Number of plans to print.',
+    minimum=1,
+  )
+  global_batch: int | None = option_fields.option(
+    None,
+    'Sequences of a training step. Default: two for each device.',
+    minimum=1,
+  )
+  tp: tuple[int, ...] | None = option_fields.option(
+    None,
+    'Degrees of tensor parallelism. A list. Default: any.',
+    minimum=1,
+  )
+  pp: tuple[int, ...] | None = option_fields.option(
+    None,
+    'Numbers of pipeline stages. A list. Default: any.',
+    minimum=1,
+  )
+  vpp: tuple[int, ...] | None = option_fields.option(
+    None,
+    'Numbers of layer chunks of a stage (interleaved pipeline). A list. '
+    'Default: any.',
+    minimum=1,
+  )
+  ep: tuple[int, ...] | None = option_fields.option(
+    None,
+    'Degrees of expert parallelism, in data-parallel ranks; the TP ranks '
+    'of each take part. A list. Default: any.',
+    minimum=1,
+  )
+  dp: tuple[int, ...] | None = option_fields.option(
+    None,
+    'Degrees of data parallelism. A list. Default: any.',
+    minimum=1,
+  )
+  micro_batch: tuple[int, ...] | None = option_fields.option(
+    None,
+    'Sequences of a micro-batch. A list. Default: any.',
+    minimum=1,
+  )
+  pad: tuple[int, ...] | None = option_fields.option(
+    None,
+    'Number of layers that the output head and MTP heads count as, when '
+    'layers are divided into stages. A list. Default: any.',
+    minimum=0,
+  )
+  recompute: tuple[str, ...] | None = option_fields.option(
+    None,
+    'What the backward pass recomputes: nothing; norms, up-projections and '
+    'activations; whole layers. A list. Default: any.',
+    choices=_list_recompute,
+  )
+  offload: bool | None = option_fields.option(
+    None,
+    'Whether saved activations are stored on the host. Default: any, if '
+    'the machine has a host_link.',
+  )
+  moe: str | None = option_fields.option(
+    None,
+    'Each MoE layer is one launch, or a sequence of operators. Default: '
+    'fused on Ascend machines.',
+    choices=('fused', 'operators'),
+  )
+  exchange: str = option_fields.option(
+    'flat',
+    'How rows reach experts: flat: each row by itself; nodes: each token '
+    'once to a node.',
+    choices=_list_exchange,
+  )
+  nodes: int = option_fields.option(
+    0,
+    'With --exchange=nodes: maximum number of nodes of a token; 0: no limit.',
+    minimum=0,
+  )
+  products: str = option_fields.option(
+    'bfloat16',
+    'Dtype that linear layers multiply; float8, if the machine runs it as '
+    'fast as int8.',
+    choices=_list_products,
+  )
+  overlap: tuple[str, ...] = option_fields.option(
+    ('pipeline', 'gradients'),
+    'What overlaps with computation. A list.',
+    choices=_list_overlap,
+  )
+  states: str = option_fields.option(
+    '2,4,12',
+    'Bytes for each parameter: weight, gradient, optimizer state (sharded '
+    'over DP ranks).',
+  )
+  memory_share: float = option_fields.option(
+    0.9,
+    "Share of a device's memory that a plan may use.",
+  )
+  plot: str | None = option_fields.option(
+    None,
+    'Write a PNG here: pipeline, memory and operators of the best plan.',
+    writes='picture',
   )
 
 
-def _model(f: flags.FlagValues):
+def _list_options() -> list[option_fields.Option]:
+  return [*option_fields.list_options(_Options)]
+
+
+def _model(f: parser.Values):
   """Returns the model of --model, with the sizes of other flags."""
   from hpmoe.models import config as config_lib
   from hpmoe.models import plan_sizes
@@ -79,7 +267,7 @@ def _model(f: flags.FlagValues):
   return dataclasses.replace(model, dense=dense, **sizes)
 
 
-def _states(f: flags.FlagValues):
+def _states(f: parser.Values):
   from hpmoe.backend_ascend.simulator.plan import plan
 
   try:
@@ -91,7 +279,7 @@ def _states(f: flags.FlagValues):
     ) from None
 
 
-def _setting(f: flags.FlagValues):
+def _setting(f: parser.Values):
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
   from hpmoe.backend_ascend.simulator.plan import plan
 
@@ -122,7 +310,7 @@ def _setting(f: flags.FlagValues):
   )
 
 
-def _restrict_plans(f: flags.FlagValues, setting) -> dict:
+def _restrict_plans(f: parser.Values, setting) -> dict:
   """Returns the values that a field of a plan may have, by field.
 
   Raises:
@@ -145,7 +333,7 @@ def _restrict_plans(f: flags.FlagValues, setting) -> dict:
   return choices
 
 
-def _plan(f: flags.FlagValues) -> int:
+def _plan(f: parser.Values) -> int:
   from hpmoe.backend_ascend.simulator.plan import moe_layer
   from hpmoe.backend_ascend.simulator.plan import plots
   from hpmoe.backend_ascend.simulator.plan import search
@@ -168,4 +356,8 @@ def _plan(f: flags.FlagValues) -> int:
   return cli.PARITY
 
 
-COMMAND = cli.Command('plan', _define_plan, _plan)
+COMMAND = cli.Command(
+  'plan',
+  _list_options,
+  _plan,
+)

@@ -1,17 +1,54 @@
 """`hpmoe reproduce`."""
 
+import dataclasses
 import time
 
-from absl import flags
-
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 
-def _define_reproduce(f: flags.FlagValues) -> None:
-  cli.own(f, 'reproduce')
+@dataclasses.dataclass(frozen=True)
+class _Options(cli.JsonOptions):
+  """Options that set no field of another object."""
+
+  witness: str = option_fields.option(
+    'hyperparallel-moe',
+    'The published system: hyperparallel-moe, pto-megamoe, deepgemm, '
+    'uniep, cais, dysharp, moe-hub or pangu; the option name may be left '
+    'out.',
+  )
+  machine: str | None = option_fields.option(
+    None,
+    'A machine, or a TOML file, in place of the machine of the published '
+    'system.',
+  )
+  sensitivity: bool | None = option_fields.option(
+    None,
+    'Halve and double each assumed figure. Default: only for '
+    'hyperparallel-moe; for others it takes minutes.',
+  )
+  fit: bool = option_fields.option(
+    False,
+    'First fit the fitted figures again, to their rows only.',
+  )
+  hypotheses: bool = option_fields.option(
+    False,
+    'Replace each assumption about what is not published by its '
+    'alternatives, and fit again.',
+  )
+  png: str | None = option_fields.option(
+    None,
+    'Write a plot of simulated over published here.',
+    writes='picture',
+  )
 
 
-def _reproduce(f: flags.FlagValues) -> int:
+def _list_options() -> list[option_fields.Option]:
+  return [*option_fields.list_options(_Options)]
+
+
+def _reproduce(f: parser.Values) -> int:
   from hpmoe.backend_ascend.simulator.reproduce import fit
   from hpmoe.backend_ascend.simulator.reproduce import score
   from hpmoe.backend_ascend.simulator.reproduce import sensitivity
@@ -44,5 +81,8 @@ def _reproduce(f: flags.FlagValues) -> int:
 
 
 COMMAND = cli.Command(
-  'reproduce', _define_reproduce, _reproduce, operands=('witness',)
+  'reproduce',
+  _list_options,
+  _reproduce,
+  operands=('witness',),
 )

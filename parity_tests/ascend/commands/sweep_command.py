@@ -1,13 +1,13 @@
 """`hpmoe sweep`."""
 
+import dataclasses
 import json
 
-from absl import flags
-
 from hpmoe.parity_tests.case import case_flags
-from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 
 def _chain(word: str) -> str:
@@ -16,7 +16,18 @@ def _chain(word: str) -> str:
   return word
 
 
-def _define_sweep(f: flags.FlagValues) -> None:
+@dataclasses.dataclass(frozen=True)
+class _Options(cli.JsonOptions):
+  """Options that set no field of another object."""
+
+  out: str = option_fields.option(
+    'sweep.jsonl',
+    'Write one JSON line for each case here.',
+    writes='file',
+  )
+
+
+def _list_options() -> list[option_fields.Option]:
   from hpmoe.parity_tests.case import routings
   from hpmoe.reference.contract import presets
 
@@ -36,17 +47,19 @@ def _define_sweep(f: flags.FlagValues) -> None:
     chain_rows=dict(kind=_chain),
     relay=dict(kind=str, choices=('false', 'true')),
   )
-  for row in flag_tables.select(layer_flags.CASE, *lists):
-    row = row.replace(**kinds.get(row.name, {}))
-    cli.define(f, [row.as_list(lists[row.name])])
-  cli.define(f, [*case_flags.SIZES, case_flags.DIRECTION])
-  cli.define(
-    f, flag_tables.select(layer_flags.CASE, 'tokens', 'seed', 'placement')
-  )
-  cli.own(f, 'sweep')
+  return [
+    *(
+      row.replace(**kinds.get(row.name, {})).as_list(lists[row.name])
+      for row in option_fields.select(layer_flags.CASE, *lists)
+    ),
+    *case_flags.SIZES,
+    case_flags.DIRECTION,
+    *option_fields.select(layer_flags.CASE, 'tokens', 'seed', 'placement'),
+    *option_fields.list_options(_Options),
+  ]
 
 
-def _sweep(f: flags.FlagValues) -> int:
+def _sweep(f: parser.Values) -> int:
   from hpmoe.parity_tests.ascend import sweep
 
   layer_flags.refuse_without_effect(f, f.direction)
@@ -77,4 +90,9 @@ def _sweep(f: flags.FlagValues) -> int:
   return cli.PARITY if sweep.all_pass(cases) else cli.NO_PARITY
 
 
-COMMAND = cli.Command('sweep', _define_sweep, _sweep, compiles=True)
+COMMAND = cli.Command(
+  'sweep',
+  _list_options,
+  _sweep,
+  compiles=True,
+)

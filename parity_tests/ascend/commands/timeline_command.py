@@ -2,29 +2,73 @@
 
 import dataclasses
 
-from absl import flags
-
 from hpmoe.parity_tests.case import case_flags
-from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 
-def _define_timeline(f: flags.FlagValues) -> None:
+def _name_machines() -> str:
   from hpmoe.backend_ascend.simulator.machines import machine
+
+  return ', '.join(machine.names())
+
+
+def _describe_arrows() -> str:
+  from hpmoe.backend_ascend.simulator.trace import chrome
+
+  return chrome.ARROW_RULE
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options(cli.JsonOptions):
+  """Options that set no field of another object."""
+
+  machine: str | None = option_fields.option(
+    None,
+    lambda: (
+      f'Machine whose time is modelled: {_name_machines()}, or a TOML file. '
+      'Default: none; the launch runs on this host and is measured.'
+    ),
+  )
+  launches: int = option_fields.option(
+    5,
+    'Number of measured launches, after one that is not counted; the '
+    'launch with the median time is shown.',
+    minimum=1,
+  )
+  trace: str | None = option_fields.option(
+    None,
+    'Write a trace for Perfetto or chrome://tracing here; about 260 bytes '
+    'a task.',
+    writes='file',
+  )
+  arrows: str | None = option_fields.option(
+    None,
+    lambda: f'Maximum number of arrows in the trace: {_describe_arrows()}.',
+    minimum=0,
+  )
+  png: str | None = option_fields.option(
+    None,
+    'Write a plot of workers and units here.',
+    writes='picture',
+  )
+
+
+def _list_options() -> list[option_fields.Option]:
   from hpmoe.backend_ascend.simulator.trace import chrome
   from hpmoe.parity_tests.ascend import host
 
-  cli.define(f, layer_flags.ONE_PASS)
-  # As tune.
-  cli.define(f, case_flags.DATA, routing='balanced')
-  cli.define(f, flag_tables.select(host.FLAGS, 'threads'))
-  cli.own(
-    f,
-    'timeline',
-    dict(machines=', '.join(machine.names()), rule=chrome.ARROW_RULE),
-    arrows=dict(default=chrome.MOST_ARROWS),
-  )
+  return [
+    *layer_flags.ONE_PASS,
+    # As tune.
+    *option_fields.replace_defaults(case_flags.DATA, routing='balanced'),
+    *option_fields.select(host.FLAGS, 'threads'),
+    *option_fields.replace_defaults(
+      option_fields.list_options(_Options), arrows=chrome.MOST_ARROWS
+    ),
+  ]
 
 
 def _fit_expert_capacity(options, config, topk_ids):
@@ -40,7 +84,7 @@ def _fit_expert_capacity(options, config, topk_ids):
   return dataclasses.replace(options, expert_capacity=max_rows)
 
 
-def _layer(f: flags.FlagValues):
+def _layer(f: parser.Values):
   """Returns the layer's config, policy and inputs.
 
   The inputs of a shape that is only compiled are the routing alone.
@@ -67,7 +111,7 @@ def _layer(f: flags.FlagValues):
   return config, policy, dict(topk_ids=ids)
 
 
-def _require_cores(f: flags.FlagValues, options, machine) -> None:
+def _require_cores(f: parser.Values, options, machine) -> None:
   """Checks that the machine has the cores that the options name.
 
   Raises:
@@ -88,7 +132,7 @@ def _require_cores(f: flags.FlagValues, options, machine) -> None:
     )
 
 
-def _model(f: flags.FlagValues, step):
+def _model(f: parser.Values, step):
   """Returns the timeline on a described machine, and its roofline."""
   from hpmoe.backend_ascend.compiler import compiler
   from hpmoe.backend_ascend.simulator import simulate
@@ -113,7 +157,7 @@ def _model(f: flags.FlagValues, step):
   return times, summary.roofline(simulation, bound)
 
 
-def _measure(f: flags.FlagValues, step):
+def _measure(f: parser.Values, step):
   """Returns the timeline of a launch on this host, and no bound."""
   from hpmoe.backend_ascend.compiler import compiler
   from hpmoe.backend_ascend.host.launch import runtime
@@ -141,7 +185,7 @@ def _measure(f: flags.FlagValues, step):
   return times, None
 
 
-def _timeline(f: flags.FlagValues) -> int:
+def _timeline(f: parser.Values) -> int:
   from hpmoe.backend_ascend.simulator.trace import chrome
   from hpmoe.backend_ascend.simulator.trace import plot
   from hpmoe.backend_ascend.simulator.trace import summary
@@ -265,4 +309,8 @@ def _bound(roofline) -> str:
   )
 
 
-COMMAND = cli.Command('timeline', _define_timeline, _timeline)
+COMMAND = cli.Command(
+  'timeline',
+  _list_options,
+  _timeline,
+)

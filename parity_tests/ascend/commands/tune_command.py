@@ -4,13 +4,13 @@ import dataclasses
 import math
 import time
 
-from absl import flags
-
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import parser
 from hpmoe.parity_tests.report import json_fields
 from hpmoe.parity_tests.report import text_table
+from hpmoe.reference.contract import option_fields
 
 _MS = 1e3
 # Speedup over the published point.
@@ -19,16 +19,90 @@ _GOAL = 1.15
 _SCALED = 'tiny'
 
 
-def _define_tune(f: flags.FlagValues) -> None:
+def _list_routings() -> tuple[str, ...]:
   from hpmoe.parity_tests.case import text_router
 
-  cli.define(f, case_flags.LAYER, preset='ep16', dtype='bf16')
-  cli.define(f, [case_flags.RANKS_OF_PRESET])
-  placeholders = dict(routings=', '.join(text_router.LARGE))
-  cli.own(f, 'tune', placeholders, routing=dict(choices=text_router.LARGE))
+  return tuple(text_router.LARGE)
 
 
-def _layer(f: flags.FlagValues, step):
+@dataclasses.dataclass(frozen=True)
+class _Options(cli.JsonOptions):
+  """Options that set no field of another object."""
+
+  routing: tuple[str, ...] = option_fields.option(
+    ('balanced',),
+    lambda: (
+      'Routings that the schedule is optimised for, equally weighted: some '
+      f'of {", ".join(_list_routings())}. A list.'
+    ),
+    choices=_list_routings,
+  )
+  machine: str = option_fields.option(
+    'ascend_a3',
+    'Machine to tune for: an included one, or a TOML file.',
+  )
+  target: str | None = option_fields.option(
+    None,
+    'Where the tiles must fit. Default: ascend if the machine is an Ascend '
+    'machine or is based on one.',
+    choices=('host', 'ascend'),
+  )
+  seed: int = option_fields.option(
+    0,
+    'Seed of the routings.',
+    minimum=0,
+  )
+  confirm: int = option_fields.option(
+    8,
+    'Number of points to simulate: the best ones by the analytical model.',
+    minimum=1,
+  )
+  rounds: int = option_fields.option(
+    1,
+    'Number of rounds that try each option of each choice around the best '
+    'point.',
+    minimum=0,
+  )
+  exhaustive: bool = option_fields.option(
+    False,
+    'Also simulate all points of a subspace, to measure the accuracy of '
+    'the model.',
+  )
+  out: str | None = option_fields.option(
+    None,
+    'Write the best schedule here.',
+    writes='file',
+  )
+  out_placement: str | None = option_fields.option(
+    None,
+    'Write a placement of experts here, from the loads of other batches of '
+    'the routings; for --expert_placement of hpmoe check.',
+    writes='file',
+  )
+  check: bool = option_fields.option(
+    False,
+    'Launch the schedule of --out on this host and judge it; a layer that '
+    'is too large is scaled down.',
+  )
+  png: str | None = option_fields.option(
+    None,
+    'Write a plot of the search here.',
+    writes='picture',
+  )
+
+
+def _list_options() -> list[option_fields.Option]:
+  layer = option_fields.replace_defaults(
+    case_flags.LAYER, preset='ep16', dtype='bf16'
+  )
+  return [
+    *layer,
+    case_flags.RANKS_OF_PRESET,
+    *option_fields.list_options(_Options),
+  ]
+
+
+def _layer(f: parser.Values, step):
   """Returns the layer to tune, with its machine and routings."""
   import numpy as np
 
@@ -69,7 +143,7 @@ def _layer(f: flags.FlagValues, step):
   )
 
 
-def _count_steps(f: flags.FlagValues) -> int:
+def _count_steps(f: parser.Values) -> int:
   """Returns the largest number of progress steps of a search."""
   from hpmoe.backend_ascend.compiler import compiler
   from hpmoe.backend_ascend.simulator.tune import levers
@@ -94,7 +168,7 @@ def _count_steps(f: flags.FlagValues) -> int:
   )
 
 
-def _search(f: flags.FlagValues, layer, step):
+def _search(f: parser.Values, layer, step):
   """Searches schedules; returns the results by name."""
   from hpmoe.backend_ascend.simulator.tune import levers
   from hpmoe.backend_ascend.simulator.tune import space
@@ -155,7 +229,7 @@ def _search(f: flags.FlagValues, layer, step):
   )
 
 
-def _tune(f: flags.FlagValues) -> int:
+def _tune(f: parser.Values) -> int:
   from hpmoe.backend_ascend.compiler import compiler
   from hpmoe.backend_ascend.compiler.orders import schedule_file
   from hpmoe.backend_ascend.host.load import expert_placement
@@ -216,7 +290,7 @@ def _tune(f: flags.FlagValues) -> int:
   return main.main(request)
 
 
-def _judge_request(f: flags.FlagValues, layer) -> list[str]:
+def _judge_request(f: parser.Values, layer) -> list[str]:
   """Returns the request that launches a schedule and judges it.
 
   A layer too large to run is judged at another size, in the same order.
@@ -449,4 +523,8 @@ def _json(layer, results) -> dict:
   return content
 
 
-COMMAND = cli.Command('tune', _define_tune, _tune)
+COMMAND = cli.Command(
+  'tune',
+  _list_options,
+  _tune,
+)

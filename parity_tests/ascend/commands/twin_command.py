@@ -1,5 +1,6 @@
 """`hpmoe twin`."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -7,15 +8,125 @@ import subprocess
 import sys
 from typing import Any
 
-from absl import flags
-
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 
-def _define_twin(f: flags.FlagValues) -> None:
+def _list_modes() -> tuple[str, ...]:
   from hpmoe.backend_ascend.twin.intrinsics import build_kernel
 
-  cli.own(f, 'twin', mode=dict(choices=build_kernel.MODES))
+  return tuple(build_kernel.MODES)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+  """Options that set no field of another object."""
+
+  source: str | None = option_fields.option(
+    None,
+    'The program: kernels, and a main that launches them.',
+  )
+  op: str | None = option_fields.option(
+    None,
+    'A CANN operator instead of a program: a folder with op_kernel, and '
+    'op_host for its tiling. Without --launch: prints its arguments.',
+  )
+  launch: str | None = option_fields.option(
+    None,
+    'Of --op: a JSON file with arguments (.npy files, {"shape": ..., '
+    '"dtype": ...} for memory that nobody wrote, null), tiling by field, '
+    'key, blocks, workspace.',
+  )
+  out: str | None = option_fields.option(
+    None,
+    'With --launch: write the final content of each array here, as 0.npy '
+    'and so on.',
+  )
+  include: str | None = option_fields.option(
+    None,
+    'Headers of Ascend C: asc-devkit, or asc of an installed CANN. '
+    'Default: the headers beside the source.',
+  )
+  define: tuple[str, ...] | None = option_fields.option(
+    None,
+    'Macros: NAME or NAME=VALUE.',
+  )
+  folder: tuple[str, ...] | None = option_fields.option(
+    None,
+    'Further include folders.',
+  )
+  arguments: tuple[str, ...] | None = option_fields.option(
+    None,
+    'Arguments of the program.',
+  )
+  mode: str = option_fields.option(
+    'late',
+    'Order of instructions, among those that flags allow: in_order, seeded '
+    'or late.',
+    choices=_list_modes,
+  )
+  seed: int = option_fields.option(
+    0,
+    'Seed of --mode=seeded.',
+  )
+  auto_sync: bool = option_fields.option(
+    True,
+    "Treat pairs for which CANN's compiler inserts synchronisation by "
+    'default (--cce-auto-sync) as ordered.',
+  )
+  cores: str | None = option_fields.option(
+    None,
+    'Type of core for kernels that do not declare one.',
+    choices=('aiv', 'aic', 'mix11', 'mix12'),
+  )
+  flag_memory: tuple[int, ...] | None = option_fields.option(
+    None,
+    'Numbers, from 0, of the aclrtMalloc calls whose memory cores poll.',
+  )
+  flags_count: bool = option_fields.option(
+    True,
+    "A core flag that is set twice counts two, as CANN's queues need; "
+    'otherwise it is an error.',
+  )
+  drained_end: bool = option_fields.option(
+    True,
+    "A kernel must wait for its pipes before it ends, as CANN's "
+    'documentation says; otherwise the twin waits for them.',
+  )
+  strict: bool = option_fields.option(
+    True,
+    'Refuse operands that overlap where no page says what they give; '
+    'otherwise go on.',
+  )
+  zero_memory: bool = option_fields.option(
+    False,
+    'Device memory starts as zeros; otherwise it starts uninitialised, and '
+    'reads of it are checked.',
+  )
+  coverage: str | None = option_fields.option(
+    None,
+    'Write the executed lines and their counts here, in the format of lcov.',
+    writes='file',
+  )
+  timeline: str | None = option_fields.option(
+    None,
+    'Write the activity of each pipe here, for Perfetto, in the modelled '
+    'time of --machine; the scalar unit takes no time.',
+    writes='file',
+  )
+  machine: str = option_fields.option(
+    'ascend_a2',
+    'With --timeline: an included machine, or a TOML file.',
+  )
+  work: str | None = option_fields.option(
+    None,
+    'Folder for compiled files. Default: ~/.cache/hpmoe/twin.',
+  )
+
+
+def _list_options() -> list[option_fields.Option]:
+  return [*option_fields.list_options(_Options)]
 
 
 def _rates(name: str) -> str:
@@ -27,7 +138,7 @@ def _rates(name: str) -> str:
   return ','.join(f'{rate}:{machine[rate]!r}' for rate in twin_runtime.RATES)
 
 
-def _operator(f: flags.FlagValues) -> int:
+def _operator(f: parser.Values) -> int:
   """Launches an operator of CANN, or describes its arguments."""
   import numpy as np
 
@@ -99,7 +210,7 @@ def _read_launch(path: str) -> dict[str, Any]:
   return launch
 
 
-def _twin(f: flags.FlagValues) -> int:
+def _twin(f: parser.Values) -> int:
   from hpmoe.backend_ascend.twin.intrinsics import build_kernel
 
   if f.op:
@@ -154,4 +265,9 @@ def _twin(f: flags.FlagValues) -> int:
   return code
 
 
-COMMAND = cli.Command('twin', _define_twin, _twin, operands=('source',))
+COMMAND = cli.Command(
+  'twin',
+  _list_options,
+  _twin,
+  operands=('source',),
+)

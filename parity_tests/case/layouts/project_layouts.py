@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from hpmoe.parity_tests.case import codes
-from hpmoe.parity_tests.case import flag_tables
+from hpmoe.parity_tests.case import data_tables
 from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.parity_tests.case.layouts import part_layouts
@@ -31,12 +31,12 @@ _TOKENS = dict(
 
 def list_words() -> tuple[str, ...]:
   """Returns all words."""
-  return tuple(flag_tables.read('layouts'))
+  return tuple(data_tables.read('layouts'))
 
 
 def describe(word: str) -> str:
   """Returns the name of a word's project."""
-  return flag_tables.read('layouts')[word][_DESCRIPTION]
+  return data_tables.read('layouts')[word][_DESCRIPTION]
 
 
 @functools.cache
@@ -48,7 +48,7 @@ def read_layouts(word: str) -> Mapping[str, layouts_lib.Layout]:
   """
   if not word:
     return {}
-  rows = flag_tables.read('layouts')
+  rows = data_tables.read('layouts')
   if word not in rows:
     raise ValueError(f'layout: {messages.refuse_choice(rows, word)}')
   texts = _TOKENS | {

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.case import flag_tables
+from hpmoe.parity_tests.case import data_tables
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.parity_tests.case.layouts import project_layouts
 from hpmoe.reference.contract import config_testing
@@ -134,7 +134,7 @@ def test_axes_that_move_alone_agree_with_the_map_of_each_element():
 def test_a_row_says_whose_it_is():
   for word in project_layouts.list_words():
     assert project_layouts.describe(word)
-    assert {*flag_tables.read('layouts')[word]} - {'of'} <= {*tensors.IN_FILES}
+    assert {*data_tables.read('layouts')[word]} - {'of'} <= {*tensors.IN_FILES}
 
 
 def test_a_word_that_is_none_is_refused():

@@ -4,24 +4,142 @@ import dataclasses
 import shlex
 from typing import Any
 
-from absl import flags
-
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import parser
 from hpmoe.parity_tests.commands.models import compare_runs
 from hpmoe.parity_tests.commands.models import dry_run
+from hpmoe.reference.contract import option_fields
 
 _DUMP = compare_runs.DUMP
 # Flags that need a text.
 _TEXT_FLAGS = ('text', 'score_windows', 'sequence', 'batch', 'dtype')
 
 
-def _define(f: flags.FlagValues) -> None:
-  from hpmoe.models import config as config_lib
+@dataclasses.dataclass(frozen=True)
+class _Options(dry_run.MindSporeOptions):
+  """Options that set no field of another object."""
 
-  cli.own(f, 'compare', dict(models=', '.join(config_lib.names())))
+  left: str = option_fields.option(
+    'jax:oracle',
+    "The reference. Beside --right=dump:DIR the dump of another engine's "
+    'run, dump:DIR, or model:FOLDER, which runs here in --dtype. Else '
+    'FRAMEWORK:MOE: jax or mindspore, and oracle (jax), host (the '
+    "megakernel), framework (the framework's own operators) or your "
+    'pkg.module:function; or jax: and flags of hpmoe check that ask for a '
+    "candidate, such as 'jax:--candidate=pkg.module:function'.",
+  )
+  right: str = option_fields.option(
+    'jax:host',
+    'The candidate, in the form of --left; or dump:DIR, a dump that '
+    'msprobe wrote of a run: its routing is compared with that of --left '
+    'or, without --left, every module with --model in float64. The default '
+    'is jax:framework for a model whose experts have biases (GPT-OSS).',
+  )
+  left_model: str | None = option_fields.option(
+    None,
+    'With --right_model: the reference, a Hugging Face folder. The weights '
+    'are compared tensor by tensor, and the changes that a conversion made '
+    'are named.',
+  )
+  right_model: str | None = option_fields.option(
+    None,
+    'The candidate, a Hugging Face folder; see --left_model.',
+  )
+  names: str | None = option_fields.option(
+    None,
+    'With two dumps: a file that describes modules that are not built in; '
+    'see docs/elsewhere.md.',
+  )
+  router: str = option_fields.option(
+    '',
+    'With two dumps: the routing rule, as in hpmoe check. Default: that of '
+    '--model, or the rule that the routing weights of --left follow.',
+  )
+  layers: str | None = option_fields.option(
+    None,
+    'With two dumps: numbers of the MoE layers to compare, such as 3,5:8; '
+    '5:8 is 5, 6, 7.',
+  )
+  model: str = option_fields.option(
+    'deepseek_tiny',
+    lambda: (
+      'Folder with weights in any format of hpmoe convert; or a '
+      'configuration, with random weights from --seed: a config.json or one '
+      f'of {cli.name_models()}.'
+    ),
+  )
+  text: str | None = option_fields.option(
+    None,
+    "Text to read, as tokens of the model's tokenizer.json, or as bytes: a "
+    'file, or a folder of .txt and .jsonl. Default: the included text.',
+  )
+  out: str = option_fields.option(
+    'out/compare',
+    'Folder for the inputs of the MoE layers.',
+  )
+  cases: str | None = option_fields.option(
+    None,
+    'Write a test case of each MoE layer into this folder, with the inputs '
+    'that the layer had in --right: hpmoe check --case=CASES/layer_1.',
+  )
+  png: str | None = option_fields.option(
+    None,
+    'Write a plot of the difference by layer and step here.',
+    writes='picture',
+  )
+  csv: str | None = option_fields.option(
+    None,
+    "Write the table here, with msprobe's column names.",
+    writes='file',
+  )
+  fault: str | None = option_fields.option(
+    None,
+    'Fault to plant into the candidate, jax:host; see hpmoe check.',
+  )
+  seed: int = option_fields.option(
+    0,
+    'Seed of the weights, and of the position in the text.',
+  )
+  batch: int = option_fields.option(
+    2,
+    'Number of sequences.',
+  )
+  sequence: int = option_fields.option(
+    32,
+    'Tokens of a sequence.',
+  )
+  ranks: int = option_fields.option(
+    1,
+    'Number of expert-parallel ranks of the MoE layers.',
+  )
+  fault_layer: int | None = option_fields.option(
+    None,
+    'Layer, counted from 0, that has the fault.',
+  )
+  steps: int = option_fields.option(
+    0,
+    'Number of training steps after the comparison. In each step, every '
+    'MoE layer of --right is judged; the report also says how far rounding '
+    'alone makes two runs diverge.',
+  )
+  score_windows: int = option_fields.option(
+    0,
+    'Number of windows of --sequence tokens, from the beginning of --text, '
+    'in batches of --batch: perplexity, top-1 agreement and KL of the two '
+    'sides; 0: none.',
+  )
+  direction: str = option_fields.option(
+    'both',
+    '`both` also compares the gradients of the loss.',
+    choices=('forward', 'both'),
+  )
 
 
-def _compare(f: flags.FlagValues) -> int:
+def _list_options() -> list[option_fields.Option]:
+  return [*option_fields.list_options(_Options)]
+
+
+def _compare(f: parser.Values) -> int:
   if f.left_model is not None or f.right_model is not None:
     return _compare_weights(f)
   if f.left.startswith(compare_runs.SIDES):
@@ -31,7 +149,7 @@ def _compare(f: flags.FlagValues) -> int:
   return _compare_layers(f)
 
 
-def _compare_run(f: flags.FlagValues) -> int:
+def _compare_run(f: parser.Values) -> int:
   """Compares a dumped run with the model of a folder."""
   from hpmoe.models.checkpoint import convert
   from hpmoe.parity_tests.compare import run_diff
@@ -54,7 +172,7 @@ def _compare_run(f: flags.FlagValues) -> int:
   return cli.PARITY if result.verdict == verdicts.PASS else cli.NO_PARITY
 
 
-def _compare_weights(f: flags.FlagValues) -> int:
+def _compare_weights(f: parser.Values) -> int:
   """Compares two folders of weights."""
   from hpmoe.parity_tests.compare.weights import weight_diff
   from hpmoe.parity_tests.compare.weights import weight_report
@@ -91,7 +209,7 @@ def _compare_weights(f: flags.FlagValues) -> int:
 
 
 def _score_folders(
-  f: flags.FlagValues,
+  f: parser.Values,
 ) -> tuple[dict[str, Any], list[str]]:
   """Compares the predictions of two folders' models on a text: data, tables."""
   from hpmoe.models.checkpoint import convert
@@ -117,7 +235,7 @@ def _score_folders(
   return report, tables
 
 
-def _score_layers(f: flags.FlagValues, request, subject):
+def _score_layers(f: parser.Values, request, subject):
   """Compares the predictions of a model with two layers on its text."""
   from hpmoe.parity_tests.compare import compare
   from hpmoe.parity_tests.compare import scores
@@ -134,7 +252,7 @@ def _score_layers(f: flags.FlagValues, request, subject):
     return scores.measure(windows, f.batch, left, right, step)
 
 
-def _compare_layers(f: flags.FlagValues) -> int:
+def _compare_layers(f: parser.Values) -> int:
   from hpmoe.parity_tests.compare import compare
   from hpmoe.parity_tests.compare import report
   from hpmoe.parity_tests.compare import scores
@@ -189,7 +307,7 @@ def _compare_layers(f: flags.FlagValues) -> int:
   return cli.PARITY if result.verdict == verdicts.PASS else cli.NO_PARITY
 
 
-def _sides(f: flags.FlagValues, request) -> list[dict[str, Any]]:
+def _sides(f: parser.Values, request) -> list[dict[str, Any]]:
   """Returns the request to `dry_run_main` of each side in MindSpore."""
   sides = [request.left, request.right]
   names = dict.fromkeys(s.moe for s in sides if s.framework == 'mindspore')
@@ -208,7 +326,7 @@ def _sides(f: flags.FlagValues, request) -> list[dict[str, Any]]:
   return [dict(request_fields, moe=moe) for moe in names]
 
 
-def _pair(f: flags.FlagValues, name: str):
+def _pair(f: parser.Values, name: str):
   """Returns a side, with its candidate if it is given as `hpmoe check` flags.
 
   Raises:
@@ -224,28 +342,28 @@ def _pair(f: flags.FlagValues, name: str):
   side = compare.pair(name, f[name].value)
   if not side.moe.startswith('--'):
     return side
-  check_flags = check_command.COMMAND.flags()
   try:
-    left = check_flags(['hpmoe check', *shlex.split(side.moe)])[1:]
-  except (flags.Error, ValueError) as error:
+    typed = check_command.COMMAND.parse(shlex.split(side.moe))
+  except ValueError as error:
     raise cli.UsageError(f'{name}: {" ".join(str(error).split())}') from error
-  candidate_flags = {option.name for option in (*table.FLAGS, *tasks.FLAGS)} - {
+  candidate_flags = {row.name for row in (*table.FLAGS, *tasks.FLAGS)} - {
     'outputs'
   }
-  left += [
-    n
-    for n in check_flags
-    if check_flags[n].present and n not in candidate_flags
-  ]
-  if left:
+  if wrong := [
+    n for n in typed if typed[n].present and n not in candidate_flags
+  ]:
     raise cli.UsageError(
       f'{name}: expected flags of a candidate that computes, such as '
-      f'--candidate or --command, got {left[0]}'
+      f'--candidate or --command, got {wrong[0]}'
     )
   case = case_lib.Case(f.direction, dtype=f.dtype or 'float32')
   return dataclasses.replace(
-    side, candidate=backend_flags.candidate(check_flags, case)
+    side, candidate=backend_flags.candidate(typed, case)
   )
 
 
-COMMAND = cli.Command('compare', _define, _compare)
+COMMAND = cli.Command(
+  'compare',
+  _list_options,
+  _compare,
+)

@@ -1,8 +1,7 @@
 """`hpmoe compare` of two engines' runs of one model."""
 
-from absl import flags
-
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import parser
 
 # What stands before the folder of a dump, and of a model that runs here.
 DUMP, _MODEL = 'dump:', 'model:'
@@ -13,7 +12,7 @@ _FLAGS = (
 )
 
 
-def execute(f: flags.FlagValues) -> int:
+def execute(f: parser.Values) -> int:
   """Prints a row for each MoE layer, how both predict, and the verdict.
 
   Raises:

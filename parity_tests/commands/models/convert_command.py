@@ -4,24 +4,55 @@ import dataclasses
 import math
 import time
 
-from absl import flags
-
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 
-def _define(f: flags.FlagValues) -> None:
+def _list_formats() -> tuple[str, ...]:
   from hpmoe.models.checkpoint import convert
 
-  formats = '; '.join(f'{n}: {m.HELP}' for n, m in convert.FORMATS.items())
-  cli.own(
-    f,
-    'convert',
-    dict(formats=formats),
-    format=dict(choices=tuple(convert.FORMATS)),
+  return tuple(convert.FORMATS)
+
+
+def _describe_formats() -> str:
+  from hpmoe.models.checkpoint import convert
+
+  return '; '.join(f'{n}: {m.HELP}' for n, m in convert.FORMATS.items())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options(cli.JsonOptions):
+  """Options that set no field of another object."""
+
+  source: str | None = option_fields.option(
+    None,
+    'Folder with weights and config.json, in any of the formats.',
+    flag='from',
+  )
+  target: str | None = option_fields.option(
+    None,
+    'Folder to write; it must not exist.',
+    flag='to',
+  )
+  format: str = option_fields.option(
+    'hf',
+    lambda: f'{_describe_formats()}.',
+    choices=_list_formats,
+  )
+  dtype: str | None = option_fields.option(
+    None,
+    'Round the weights to this dtype. Default: the dtype in config.json; '
+    'then no weight is rounded.',
+    choices=('float32', 'bfloat16'),
   )
 
 
-def _convert(f: flags.FlagValues) -> int:
+def _list_options() -> list[option_fields.Option]:
+  return [*option_fields.list_options(_Options)]
+
+
+def _convert(f: parser.Values) -> int:
   from hpmoe.models.checkpoint import convert
   from hpmoe.parity_tests.report import text_table
 
@@ -55,4 +86,8 @@ def _convert(f: flags.FlagValues) -> int:
   return cli.PARITY
 
 
-COMMAND = cli.Command('convert', _define, _convert)
+COMMAND = cli.Command(
+  'convert',
+  _list_options,
+  _convert,
+)

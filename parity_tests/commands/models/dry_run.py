@@ -15,9 +15,9 @@ import sys
 import tempfile
 from typing import Any
 
-from absl import flags
-
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import parser
+from hpmoe.reference.contract import option_fields
 
 _MAIN = 'hpmoe.parity_tests.commands.models.dry_run_main'
 _MEGAKERNEL = 'the megakernel: one custom operator, of make ascend-npu'
@@ -37,7 +37,36 @@ class Row:
   way: str | None
 
 
-def is_requested(f: flags.FlagValues) -> bool:
+@dataclasses.dataclass(frozen=True)
+class DryRunOptions(cli.JsonOptions):
+  """The option of each command that can list a model's operators."""
+
+  dry_run: bool = option_fields.option(
+    False,
+    "With --device=ascend, on a CPU: list the model's operators and, from "
+    "MindSpore's own tables, how an NPU runs each. Only the first layers "
+    'of each kind run, with zero weights.',
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class MindSporeOptions(DryRunOptions):
+  """The options of each command that loads a model for a device."""
+
+  device: str = option_fields.option(
+    'cpu',
+    'Where MindSpore computes: cpu, or ascend: an NPU, with --moe=ascend '
+    '(the megakernel) or framework; untested.',
+    choices=('cpu', 'ascend'),
+  )
+  dtype: str | None = option_fields.option(
+    None,
+    'Round the weights to this dtype. Default: the dtype in config.json.',
+    choices=('float32', 'bfloat16'),
+  )
+
+
+def is_requested(f: parser.Values) -> bool:
   """Returns whether the flags request a dry run.
 
   Raises:
@@ -51,7 +80,7 @@ def is_requested(f: flags.FlagValues) -> bool:
 
 
 def execute(
-  f: flags.FlagValues, task: str, requests: Sequence[Mapping[str, Any]]
+  f: parser.Values, task: str, requests: Sequence[Mapping[str, Any]]
 ) -> int:
   """Lists the operators of a task, and returns the exit code.
 

@@ -8,24 +8,76 @@ import sys
 import time
 from typing import Any
 
-from absl import flags
-
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import parser
 from hpmoe.parity_tests.commands.models import dry_run
+from hpmoe.reference.contract import option_fields
 
 # What a framework compiles is ready after these tokens.
 _UNTIMED = 2
 
 
-def _define(f: flags.FlagValues) -> None:
-  from hpmoe.models import sampling as sampling_lib
+@dataclasses.dataclass(frozen=True)
+class _Options(dry_run.MindSporeOptions):
+  """Options that set no field of another object."""
 
-  default = dataclasses.asdict(sampling_lib.Sampling())
-  names = ('top_k', 'top_p', 'seed')
-  cli.own(f, 'generate', **{n: dict(default=default[n]) for n in names})
+  source: str | None = option_fields.option(
+    None,
+    'Folder with weights in any format of hpmoe convert, config.json and '
+    'tokenizer.json; without a tokenizer, tokens are bytes.',
+    flag='from',
+  )
+  prompt: str = option_fields.option(
+    'She ',
+    'Text to continue.',
+  )
+  prompts: str | None = option_fields.option(
+    None,
+    'File of several prompts: one a line; in .jsonl, a text under `prompt` '
+    'or, with --chat, a conversation under `messages`. Replaces --prompt.',
+  )
+  system: str | None = option_fields.option(
+    None,
+    'System message of --chat.',
+  )
+  moe: str = option_fields.option(
+    'host',
+    'Layer of routed experts: oracle (jax), host (the megakernel), '
+    'framework, or your pkg.module:function. The default is framework for '
+    'a model whose experts have biases (GPT-OSS).',
+  )
+  framework: str = option_fields.option(
+    'jax',
+    'Where the model runs.',
+    choices=('jax', 'mindspore'),
+  )
+  chat: bool = option_fields.option(
+    False,
+    "Treat prompts as user messages, in the model's chat template.",
+  )
+  batch: int = option_fields.option(
+    16,
+    'Number of prompts that run together.',
+    minimum=1,
+  )
+  tokens: int = option_fields.option(
+    200,
+    'Maximum number of new tokens.',
+  )
+  stop: tuple[str, ...] = option_fields.option(
+    (),
+    "Texts that end the output, in addition to the model's end tokens; \\n "
+    'is a new line.',
+  )
 
 
-def _generate(f: flags.FlagValues) -> int:
+def _list_options() -> list[option_fields.Option]:
+  from hpmoe.models import sampling
+
+  return [*option_fields.list_options(_Options, sampling.Sampling)]
+
+
+def _generate(f: parser.Values) -> int:
   from hpmoe.models import sampling as sampling_lib
   from hpmoe.models.checkpoint import convert
   from hpmoe.models.checkpoint import generation_config
@@ -44,7 +96,8 @@ def _generate(f: flags.FlagValues) -> int:
   stepper = _stepper(f)
   if f.chat:
     import jinja2  # noqa: F401
-  sampling = sampling_lib.Sampling(f.temperature, f.top_k, f.top_p, f.seed)
+  rows = option_fields.list_options(sampling_lib.Sampling)
+  sampling = sampling_lib.Sampling(**cli.fields(f, rows))
   weights = convert.read(f['from'].value, f.dtype)
   tokenizer = tokenizer_lib.from_files(weights.extras)
   if cli.warn_of_bytes(f['from'].value, weights.config) and f.chat:
@@ -73,7 +126,7 @@ def _generate(f: flags.FlagValues) -> int:
   return cli.PARITY
 
 
-def _prompts(f: flags.FlagValues, files: Mapping[str, bytes]) -> list[str]:
+def _prompts(f: parser.Values, files: Mapping[str, bytes]) -> list[str]:
   """Returns the prompts for the model.
 
   Raises:
@@ -122,13 +175,13 @@ def _of_line(path: str, line: str) -> Any:
     ) from error
 
 
-def _without_mindspore(f: flags.FlagValues) -> cli.UsageError:
+def _without_mindspore(f: parser.Values) -> cli.UsageError:
   return cli.UsageError(
     f'device: expected --framework=mindspore with it, got {f.device}'
   )
 
 
-def _stepper(f: flags.FlagValues):
+def _stepper(f: parser.Values):
   if f.framework == 'jax':
     if f.device != 'cpu':
       raise _without_mindspore(f)
@@ -245,4 +298,8 @@ class _Screen:
     )
 
 
-COMMAND = cli.Command('generate', _define, _generate)
+COMMAND = cli.Command(
+  'generate',
+  _list_options,
+  _generate,
+)

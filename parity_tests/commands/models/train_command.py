@@ -5,39 +5,47 @@ import math
 import pathlib
 import time
 
-from absl import flags
-
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import parser
 from hpmoe.parity_tests.commands.models import dry_run
+from hpmoe.reference.contract import option_fields
 
 
-def _define(f: flags.FlagValues) -> None:
-  from hpmoe.models import config as config_lib
-  from hpmoe.models.train import frozen
-  from hpmoe.models.train import settings
+@dataclasses.dataclass(frozen=True)
+class _Options(dry_run.DryRunOptions):
+  """Options that set no field of another object."""
 
-  defaults = dataclasses.asdict(settings.Settings())
-  cli.own(
-    f,
-    'train',
-    dict(models=', '.join(config_lib.names()), groups=', '.join(frozen.GROUPS)),
-    **{_flag(field): dict(default=value) for field, value in defaults.items()},
+  steps: int = option_fields.option(
+    200,
+    'Total number of steps, including those before --resume.',
+  )
+  save_every: int = option_fields.option(
+    100,
+    'Steps between saved states.',
+  )
+  out: str = option_fields.option(
+    'out/train',
+    'Folder of the run: states, metrics, plots and model.',
+  )
+  resume: bool = option_fields.option(
+    False,
+    'Resume from the newest state of --out.',
   )
 
 
-def _flag(field: str) -> str:
-  """Returns the flag that sets a field of the settings."""
-  return 'from' if field == 'source' else field
+def _list_options() -> list[option_fields.Option]:
+  from hpmoe.models.train import settings
+
+  return [*option_fields.list_options(settings.Settings, _Options)]
 
 
-def _train(f: flags.FlagValues) -> int:
+def _train(f: parser.Values) -> int:
   from hpmoe.models.train import settings as settings_lib
 
   if f['from'].value is not None and f['model'].present:
     raise cli.UsageError(f'model: expected none with --from, got {f.model}')
-  names = (field.name for field in dataclasses.fields(settings_lib.Settings))
-  fields = {name: f[_flag(name)].value for name in names}
-  settings = settings_lib.Settings(**fields)
+  rows = option_fields.list_options(settings_lib.Settings)
+  settings = settings_lib.Settings(**cli.fields(f, rows))
   if dry_run.is_requested(f):
     return dry_run.execute(
       f, 'train', [dict(settings=dataclasses.asdict(settings))]
@@ -45,7 +53,7 @@ def _train(f: flags.FlagValues) -> int:
   return _run(f, settings)
 
 
-def _run(f: flags.FlagValues, settings) -> int:
+def _run(f: parser.Values, settings) -> int:
   # What is drawn after the work is missed before it.
   import matplotlib  # noqa: F401  # type: ignore[import-untyped]
 
@@ -107,4 +115,8 @@ def _print(summary: dict, unit: str) -> None:
   print(f'hpmoe generate --from={summary["model"]}')
 
 
-COMMAND = cli.Command('train', _define, _train)
+COMMAND = cli.Command(
+  'train',
+  _list_options,
+  _train,
+)
