@@ -6,6 +6,7 @@
 # make test-core   the suite without MindSpore, on the newest JAX and numpy
 # make sweep       all tests, every preset, rank count and routing, mutants,
 #                  ARM64
+# make native-test  the C++ tests, or those whose names match FILTER
 # make sanitize    the native tests under ASan and UBSan, then under TSan
 # make mutants     plant bugs one by one; says which check finds each
 # make arm         the native part on an emulated ARM64 CPU: the same bits
@@ -37,6 +38,7 @@ SHELL = /bin/bash
 NATIVE := $(shell find backend_ascend parity_tests tools -name __pycache__ -prune -o \
   \( -name '*.cc' -o -name '*.h' \) -print) CMakeLists.txt
 CXX_FILES := $(filter-out CMakeLists.txt,$(NATIVE))
+INSTALLED_NATIVE := $(filter-out %_test.cc %_testing.h,$(NATIVE))
 
 .PHONY: parity model test test-core sweep mutants sync arm format clean lint
 .DELETE_ON_ERROR:
@@ -76,8 +78,26 @@ test: $(VENV)/full.stamp
 	@$(MAKE) --no-print-directory --jobs=2 lint suite
 
 .PHONY: suite
-suite: $(VENV)/full.stamp
-	$(BIN)/python -m pytest $(SPREAD) -m "not slow" --users_xla=none $(TESTED)
+suite: $(VENV)/full.stamp native-tests
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow" --users_xla=none $(TESTED) \
+	  $(NATIVE_TESTS)
+
+# C++ tests are programs of GoogleTest; pytest-cpp lists and runs what is in them.
+# `make native-test FILTER="WrongKernel and V_MTE3"`: pytest's -k.
+NATIVE_TESTS = $$(compgen -G "$(VENV)/build/tests/*_test" || true)
+NO_GTEST = native tests: skipped: expected GoogleTest. \
+On Debian: apt-get install libgtest-dev
+FILTER ?=
+.PHONY: native-test native-tests
+native-test: native-tests
+	programs="$(NATIVE_TESTS)"; test -z "$$programs" \
+	  || $(BIN)/python -m pytest $(SPREAD) -k '$(FILTER)' $$programs
+
+native-tests: $(VENV)/full.stamp
+	PATH="$(abspath $(BIN)):$$PATH" cmake $(VENV)/build >/dev/null
+	@if $(BIN)/ninja -C $(VENV)/build -t query native_tests >/dev/null 2>&1; then \
+	  $(BIN)/cmake --build $(VENV)/build --parallel $(JOBS) --target native_tests; \
+	else rm -rf $(VENV)/build/tests; echo '$(NO_GTEST)'; fi
 
 lint: $(VENV)/full.stamp
 	$(BIN)/ruff check .
@@ -169,6 +189,10 @@ sanitize-address sanitize-thread: sanitize-%: can-sanitize-% $(VENV)/full.stamp
 	  -DCMAKE_BUILD_TYPE=Debug -DHPMOE_SANITIZE=$(SANITIZE) -DHPMOE_STUBS=OFF \
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python
 	$(BIN)/cmake --build out/sanitize/$*/build --parallel $(JOBS) --target _native
+	if $(BIN)/ninja -C out/sanitize/$*/build -t query host_test >/dev/null 2>&1; then \
+	  $(BIN)/cmake --build out/sanitize/$*/build --parallel $(JOBS) --target host_test; \
+	  out/sanitize/$*/build/tests/host_test; \
+	else echo '$(NO_GTEST)'; fi
 	rm -rf out/sanitize/$*/tree && mkdir out/sanitize/$*/tree
 	cp -r src reference backend_ascend models parity_tests conftest.py pyproject.toml \
 	  out/sanitize/$*/tree
@@ -391,7 +415,7 @@ $(VENV)/judge.stamp: $(VENV)/venv.stamp pyproject.toml
 	$(INSTALL) --editable .
 	@touch $@
 
-$(VENV)/core.stamp: $(VENV)/judge.stamp backend_ascend/pyproject.toml $(NATIVE)
+$(VENV)/core.stamp: $(VENV)/judge.stamp backend_ascend/pyproject.toml $(INSTALLED_NATIVE)
 	$(INSTALL) --no-deps --config-settings=build-dir=$(abspath $(VENV)/build) \
 	  --config-settings=cmake.define.HPMOE_DISTRIBUTION= --editable backend_ascend
 	$(INSTALL) --no-deps --config-settings=wheel.cmake=false \

@@ -169,8 +169,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
   """
   if nextitem is None or item.path != nextitem.path:
     jax.clear_caches()
-    for value in vars(item.module).values():
-      if getattr(value, '__module__', '') == item.module.__name__:
+    module = getattr(item, 'module', None)  # a C++ test has none
+    for value in vars(module).values() if module else ():
+      if getattr(value, '__module__', '') == module.__name__:
         getattr(value, 'cache_clear', lambda: None)()
     if trim := getattr(ctypes.CDLL(None), 'malloc_trim', None):
       trim(0)

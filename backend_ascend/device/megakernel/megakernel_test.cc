@@ -1,10 +1,10 @@
 // The worker loop on the twin, with tasks that have no rows: handshake, waits,
-// adds of both units, deadlines and what each core leaves.  Prints what
-// differs; returns 1 if anything does.
+// adds of both units, deadlines and what each core leaves.
 
 #include "backend_ascend/device/megakernel/megakernel.h"
 
-#include <cstdio>
+#include <gtest/gtest.h>
+
 #include <cstring>
 #include <string>
 #include <vector>
@@ -88,12 +88,6 @@ struct World {
   int32_t plan[kRanks * kRanks] = {};  // no rows at all
 };
 
-int g_failed = 0;
-
-void Expect(bool holds, const std::string& what) {
-  if (!holds && ++g_failed < 20) std::printf("%s\n", what.c_str());
-}
-
 hpmoe::LaunchArgs ArgsOf(World* world, int32_t rank, int32_t generation) {
   hpmoe::LaunchArgs args = {};
   args.image = reinterpret_cast<uint8_t*>(&world->image);
@@ -136,7 +130,7 @@ void Launch(World* world, ascend_twin::Mode mode, int32_t generation) {
     hpmoe::RunMegakernel(ArgsOf(world, rank, generation));
   };
   const auto result = ascend_twin::Launch(spec);
-  for (const auto& error : result.errors) Expect(false, error.text);
+  for (const auto& error : result.errors) ADD_FAILURE() << error.text;
 }
 
 std::string Words(const CoreDiagnosis& d) {
@@ -150,32 +144,33 @@ std::string Words(const CoreDiagnosis& d) {
 
 // The last waited for: event, expected, actual.
 void ExpectLeft(const World& world, int rank, int core,
-                const CoreDiagnosis& want, const std::string& name) {
-  const CoreDiagnosis& got = world.left[rank][core];
-  Expect(std::memcmp(&got, &want, 6 * sizeof(int32_t)) == 0,
-         name + ", rank " + std::to_string(rank) + ", core " +
-             std::to_string(core) + ": expected " + Words(want) + "got " +
-             Words(got));
+                const CoreDiagnosis& want) {
+  EXPECT_EQ(Words(world.left[rank][core]), Words(want))
+      << "rank " << rank << ", core " << core;
 }
 
 constexpr CoreDiagnosis Ended(int32_t tasks_run) {
   return {hpmoe::kEnded, -1, 0, 0, 0, tasks_run, {}};
 }
 
-// Two launches on the same heaps; ready lines are never reset.
-void TestRuns(ascend_twin::Mode mode) {
+class Megakernel : public testing::TestWithParam<ascend_twin::Mode> {
+ protected:
   World world;
+};
+
+// Two launches on the same heaps; ready lines are never reset.
+TEST_P(Megakernel, EveryCoreEndsAndSaysHowFarItCame) {
   for (int32_t generation = 1; generation <= 2; ++generation) {
-    Launch(&world, mode, generation);
-    ExpectLeft(world, 0, 0, Ended(1), "run");
-    ExpectLeft(world, 0, 1, Ended(0), "run");
-    ExpectLeft(world, 0, 2, {hpmoe::kEnded, -1, 1, 3, 3, 2, {}}, "run");
-    ExpectLeft(world, 2, 2, Ended(1), "run");
-    Expect(world.heaps[0].events[0].value == 3, "event 0 is not 3");
+    Launch(&world, GetParam(), generation);
+    ExpectLeft(world, 0, 0, Ended(1));
+    ExpectLeft(world, 0, 1, Ended(0));
+    ExpectLeft(world, 0, 2, {hpmoe::kEnded, -1, 1, 3, 3, 2, {}});
+    ExpectLeft(world, 2, 2, Ended(1));
+    EXPECT_EQ(world.heaps[0].events[0].value, 3);
     for (const Heap& heap : world.heaps) {
       for (int word = 1; word < 16; ++word) {
         if (word == hpmoe::kCubeWord) continue;
-        Expect(heap.events[1].unused[word - 1] == 0, "an add left its word");
+        EXPECT_EQ(heap.events[1].unused[word - 1], 0) << "an add left its word";
       }
     }
   }
@@ -184,26 +179,27 @@ void TestRuns(ascend_twin::Mode mode) {
 // The image is of four ranks, of which three start.  Rank 0 waits for rank 3 in
 // round 0, rank 1 in round 1, and rank 2's second AIV for its first, which
 // waits for rank 0.
-void TestReadyDeadline(ascend_twin::Mode mode) {
-  World world;
+TEST_P(Megakernel, ACoreSaysWhichRankItAwaitedInVain) {
   world.image.header.num_ranks = world.image.header.num_experts = kHeaps;
-  Launch(&world, mode, 5);
-  ExpectLeft(world, 0, 0, Ended(1), "ready");
-  ExpectLeft(world, 0, 1, {hpmoe::kReadyDeadline, -1, 0, 5, 0, 0, {}}, "ready");
-  ExpectLeft(world, 1, 1, {hpmoe::kReadyDeadline, -1, 1, 5, 0, 0, {}}, "ready");
+  Launch(&world, GetParam(), 5);
+  ExpectLeft(world, 0, 0, Ended(1));
+  ExpectLeft(world, 0, 1, {hpmoe::kReadyDeadline, -1, 0, 5, 0, 0, {}});
+  ExpectLeft(world, 1, 1, {hpmoe::kReadyDeadline, -1, 1, 5, 0, 0, {}});
   ExpectLeft(world, 2, 2,
-             {hpmoe::kReadyDeadline, -1, hpmoe::kAllReady, 5, 0, 0, {}},
-             "ready");
-  Expect(world.heaps[0].events[0].value == 0, "a core did not wait for ranks");
+             {hpmoe::kReadyDeadline, -1, hpmoe::kAllReady, 5, 0, 0, {}});
+  EXPECT_EQ(world.heaps[0].events[0].value, 0)
+      << "a core did not wait for ranks";
 }
+
+const char* NameOf(const testing::TestParamInfo<ascend_twin::Mode>& mode) {
+  constexpr const char* kNames[] = {"InOrder", "Seeded", "Late"};
+  return kNames[static_cast<int>(mode.param)];
+}
+
+using ascend_twin::Mode;
+INSTANTIATE_TEST_SUITE_P(, Megakernel,
+                         testing::Values(Mode::kInOrder, Mode::kSeeded,
+                                         Mode::kLate),
+                         NameOf);
 
 }  // namespace
-
-int main() {
-  using ascend_twin::Mode;
-  for (const Mode mode : {Mode::kInOrder, Mode::kSeeded, Mode::kLate}) {
-    TestRuns(mode);
-    TestReadyDeadline(mode);
-  }
-  return g_failed > 0;
-}

@@ -1,8 +1,11 @@
 // A core polls a word that another writes: with Ascend C of which a compiler
 // sees through all, as an optimising one on a device may.
 
+#include <gtest/gtest.h>
+
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <thread>
 
 #define __aicore__
@@ -44,16 +47,19 @@ __attribute__((noinline)) int32_t Await(hpmoe::CounterLine* line) {
   return value;
 }
 
-}  // namespace
-
-int main() {
+TEST(ReadCounter, SeesWhatAnotherCoreWrites) {
+  // A load that left the loop never ends.
   static hpmoe::CounterLine line = {};
-  std::thread other([] {
-    // Most often the first poll comes before it.
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    __atomic_store_n(&line.value, 1, __ATOMIC_RELEASE);
-  });
-  const int32_t value = Await(&line);
-  other.join();
-  return value == 1 ? 0 : 1;
+  std::packaged_task<int32_t()> poll([] { return Await(&line); });
+  std::future<int32_t> value = poll.get_future();
+  std::thread(std::move(poll)).detach();
+  // Most often the first poll comes before it.
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  __atomic_store_n(&line.value, 1, __ATOMIC_RELEASE);
+
+  ASSERT_EQ(value.wait_for(std::chrono::seconds(30)),
+            std::future_status::ready);
+  EXPECT_EQ(value.get(), 1);
 }
+
+}  // namespace

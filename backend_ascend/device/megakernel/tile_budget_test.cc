@@ -1,92 +1,101 @@
-// What tiles need, as a device's compiler sees it: no library at all.  Returns
-// the number of the first check that fails, 0 if none does.
+// What tiles need of a core's memories.
 
 #include "backend_ascend/device/megakernel/tile_budget.h"
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <ostream>
+#include <string>
+
+namespace hpmoe {
+
+bool operator==(const Shortage& a, const Shortage& b) {
+  const auto name = [](const Shortage& s) {
+    return std::string(s.memory == nullptr ? "" : s.memory);
+  };
+  return name(a) == name(b) && (name(a).empty() || a.needed == b.needed);
+}
+
+std::ostream& operator<<(std::ostream& out, const Shortage& shortage) {
+  if (shortage.memory == nullptr) return out << "no shortage";
+  return out << shortage.needed << " B of " << shortage.memory;
+}
+
 namespace {
 
-using hpmoe::CubeDepths;
-using hpmoe::CubeShortage;
-using hpmoe::DepthsOf;
-using hpmoe::FirstTooLarge;
-using hpmoe::ImageHeader;
-using hpmoe::Shortage;
-using hpmoe::TaskDesc;
-using hpmoe::TooLarge;
+const Shortage kNone = {};
 
-bool Is(const Shortage& shortage, const char* memory, int64_t needed) {
-  if (shortage.memory == nullptr || memory == nullptr) {
-    return shortage.memory == memory;
-  }
-  return __builtin_strcmp(shortage.memory, memory) == 0 &&
-         shortage.needed == needed;
+Shortage Short(const char* memory, int64_t needed) {
+  return {memory, needed, 0};
 }
 
 // Two stages of both sides fit, and are as deep as they can be.
-bool Fit(int32_t m, int32_t n, int32_t bytes) {
+void ExpectFit(int32_t m, int32_t n, int32_t bytes) {
+  SCOPED_TRACE(testing::Message() << m << " x " << n << " of " << bytes);
   const CubeDepths depths = DepthsOf(m, n, bytes);
-  const int32_t a = hpmoe::RoundUp(m, 16) * bytes;
-  const int32_t b = hpmoe::RoundUp(n, 16) * bytes;
-  const int32_t strip = hpmoe::RoundUp(hpmoe::StripOf(m, n), 16) * bytes;
-  const int32_t wider = a > strip ? a : strip;
-  const int32_t l1 = hpmoe::kL1Bytes - hpmoe::kL1Stages;
-  return depths.l0 > 0 && depths.l0 % 16 == 0 && depths.l1 % depths.l0 == 0 &&
-         2 * wider * depths.l0 <= 65536 &&
-         2 * wider * (depths.l0 + 16) > 65536 &&
-         2 * (a + b) * depths.l1 <= l1 &&
-         // A stage is whole fractals: 512 bytes are lost at most.
-         2 * (a + b) * (depths.l1 + depths.l0) > l1 - 1024;
+  const int32_t a = RoundUp(m, 16) * bytes;
+  const int32_t b = RoundUp(n, 16) * bytes;
+  const int32_t wider = std::max(a, RoundUp(StripOf(m, n), 16) * bytes);
+  const int32_t l1 = kL1Bytes - kL1Stages;
+  ASSERT_GT(depths.l0, 0);
+  EXPECT_EQ(depths.l0 % 16, 0);
+  EXPECT_EQ(depths.l1 % depths.l0, 0);
+  EXPECT_LE(2 * wider * depths.l0, 65536);
+  EXPECT_GT(2 * wider * (depths.l0 + 16), 65536);
+  EXPECT_LE(2 * (a + b) * depths.l1, l1);
+  // A stage is whole fractals: 512 bytes are lost at most.
+  EXPECT_GT(2 * (a + b) * (depths.l1 + depths.l0), l1 - 1024);
 }
 
-int TestDepths() {
+TEST(TileBudget, DepthsFillTheBuffers) {
   for (int32_t bytes = 2; bytes <= 4; bytes += 2) {
     for (int32_t m = 1; m <= 512; m += 7) {
       for (int32_t n = 1; n <= 32768 / m && n <= 512; n += 13) {
-        if (!Fit(m, n, bytes)) return 1;
+        ExpectFit(m, n, bytes);
       }
     }
   }
-  return DepthsOf(513, 16, 4).l0 == 0 ? 0 : 2;
+  EXPECT_EQ(DepthsOf(513, 16, 4).l0, 0);
 }
 
-int TestStrips() {
-  // Half of L0C, then one row of fractals more; all of it; a last strip that is
-  // narrower.
-  if (hpmoe::StripOf(128, 128) != 128) return 3;
-  if (hpmoe::StripOf(129, 128) != 64) return 4;
-  if (hpmoe::StripOf(128, 256) != 128) return 5;
-  return hpmoe::StripOf(128, 200) == 112 ? 0 : 6;
+TEST(TileBudget, StripsFitHalfOfL0C) {
+  EXPECT_EQ(StripOf(128, 128), 128);
+  EXPECT_EQ(StripOf(129, 128), 64);  // one row of fractals more
+  EXPECT_EQ(StripOf(128, 256), 128);
+  EXPECT_EQ(StripOf(128, 200), 112);  // the last strip is narrower
 }
 
-int TestShortage() {
+TEST(TileBudget, NamesTheMemoryThatIsShort) {
   // The whole of L0C, then one row of fractals more.
-  if (!Is(CubeShortage(128, 256, 2, false), nullptr, 0)) return 11;
-  if (!Is(CubeShortage(129, 256, 2, false), "L0C", 144 * 256 * 4)) return 12;
+  EXPECT_EQ(CubeShortage(128, 256, 2, false), kNone);
+  EXPECT_EQ(CubeShortage(129, 256, 2, false), Short("L0C", 144 * 256 * 4));
   // 512 elements of float32, 1024 of bfloat16.
-  if (!Is(CubeShortage(512, 64, 4, false), nullptr, 0)) return 13;
-  if (!Is(CubeShortage(513, 16, 4, false), "L0A", 2 * 528 * 64)) return 14;
-  if (!Is(CubeShortage(16, 513, 4, false), "L0B", 2 * 528 * 64)) return 15;
-  if (!Is(CubeShortage(16, 1024, 2, false), nullptr, 0)) return 16;
-  if (!Is(CubeShortage(16, 1025, 2, false), "L0B", 2 * 1040 * 32)) return 17;
-  // A carry is float32, whatever the storage, and no wider than the identity.
-  if (!Is(CubeShortage(16, 1024, 2, true), "L0B", 2 * 1024 * 64)) return 18;
-  if (!Is(CubeShortage(128, 128, 2, true), nullptr, 0)) return 19;
-  if (!Is(CubeShortage(129, 16, 2, true), "identity", 129 * 129 * 4)) return 20;
-  return 0;
+  EXPECT_EQ(CubeShortage(512, 64, 4, false), kNone);
+  EXPECT_EQ(CubeShortage(513, 16, 4, false), Short("L0A", 2 * 528 * 64));
+  EXPECT_EQ(CubeShortage(16, 513, 4, false), Short("L0B", 2 * 528 * 64));
+  EXPECT_EQ(CubeShortage(16, 1024, 2, false), kNone);
+  EXPECT_EQ(CubeShortage(16, 1025, 2, false), Short("L0B", 2 * 1040 * 32));
+}
+
+TEST(TileBudget, ACarryIsFloat32AndNoWiderThanTheIdentity) {
+  EXPECT_EQ(CubeShortage(16, 1024, 2, true), Short("L0B", 2 * 1024 * 64));
+  EXPECT_EQ(CubeShortage(128, 128, 2, true), kNone);
+  EXPECT_EQ(CubeShortage(129, 16, 2, true), Short("identity", 129 * 129 * 4));
 }
 
 // A forward image of `count` tasks of bfloat16.
 ImageHeader Header(uint64_t count) {
   ImageHeader h{};
-  h.dtype = hpmoe::kBFloat16;
-  h.direction = hpmoe::kForward;
+  h.dtype = kBFloat16;
+  h.direction = kForward;
   h.num_ranks = h.num_experts = 1;
   h.expert_capacity = h.chain_rows = 64;
   h.tasks.count = count;
   return h;
 }
 
-TaskDesc Tile(hpmoe::TaskKind kind, int32_t rows, int32_t cols) {
+TaskDesc Tile(TaskKind kind, int32_t rows, int32_t cols) {
   TaskDesc task{};
   task.kind = kind;
   task.row_begin = 5;
@@ -96,40 +105,35 @@ TaskDesc Tile(hpmoe::TaskKind kind, int32_t rows, int32_t cols) {
   return task;
 }
 
-int TestImage() {
+TEST(TileBudget, NamesTheFirstTaskThatIsTooLarge) {
   // The second task is wide, but of a vector core.
-  TaskDesc tasks[3] = {Tile(hpmoe::kGateUp, 128, 256),
-                       Tile(hpmoe::kSwiglu, 128, 512),
-                       Tile(hpmoe::kDown, 128, 256)};
-  if (FirstTooLarge(Header(3), tasks).shortage.memory != nullptr) return 21;
-  tasks[2] = Tile(hpmoe::kDown, 128, 257);
+  TaskDesc tasks[3] = {Tile(kGateUp, 128, 256), Tile(kSwiglu, 128, 512),
+                       Tile(kDown, 128, 256)};
+  EXPECT_EQ(FirstTooLarge(Header(3), tasks).shortage, kNone);
+  tasks[2] = Tile(kDown, 128, 257);
   const TooLarge found = FirstTooLarge(Header(3), tasks);
-  if (found.task != 2) return 22;
+  EXPECT_EQ(found.task, 2u);
   // Two strips of 144.
-  if (!Is(found.shortage, "L0C", 128 * 288 * 4)) return 23;
-  // A weight gradient in one link needs no identity, in two it does.
+  EXPECT_EQ(found.shortage, Short("L0C", 128 * 288 * 4));
+}
+
+TEST(TileBudget, AWeightGradientNeedsAnIdentityInTwoLinks) {
   ImageHeader h = Header(1);
-  h.direction = hpmoe::kBackward;
-  tasks[0] = Tile(hpmoe::kDownWeightGrad, 144, 64);
-  if (FirstTooLarge(h, tasks).shortage.memory != nullptr) return 24;
+  h.direction = kBackward;
+  const TaskDesc task = Tile(kDownWeightGrad, 144, 64);
+  EXPECT_EQ(FirstTooLarge(h, &task).shortage, kNone);
   h.chain_rows = 32;
-  if (!Is(FirstTooLarge(h, tasks).shortage, "identity", 144 * 144 * 4)) {
-    return 25;
-  }
-  // 128 slots of a token share UB.
-  h = Header(1);
+  EXPECT_EQ(FirstTooLarge(h, &task).shortage, Short("identity", 144 * 144 * 4));
+}
+
+TEST(TileBudget, SlotsOfATokenShareUb) {
+  ImageHeader h = Header(1);
   h.top_k = 128;
-  tasks[0] = Tile(hpmoe::kCombine, 4, 5000);
-  if (FirstTooLarge(h, tasks).shortage.memory != nullptr) return 26;
+  const TaskDesc task = Tile(kCombine, 4, 5000);
+  EXPECT_EQ(FirstTooLarge(h, &task).shortage, kNone);
   h.top_k = 129;
-  return Is(FirstTooLarge(h, tasks).shortage, "UB", 1472 * 129) ? 0 : 27;
+  EXPECT_EQ(FirstTooLarge(h, &task).shortage, Short("UB", 1472 * 129));
 }
 
 }  // namespace
-
-int main() {
-  if (const int failed = TestDepths()) return failed;
-  if (const int failed = TestStrips()) return failed;
-  if (const int failed = TestShortage()) return failed;
-  return TestImage();
-}
+}  // namespace hpmoe

@@ -4,9 +4,8 @@
 #define BACKEND_ASCEND_TWIN_ENGINE_DRILLS_TESTING_H_
 
 #include <cstdint>
-#include <cstdio>
 #include <functional>
-#include <string>
+#include <stdexcept>
 #include <vector>
 
 #include "backend_ascend/twin/engine/kernels_testing.h"
@@ -96,7 +95,8 @@ const Drill kMemoryDrills[] = {
        Order<HardEvent::MTE2_V>();
        Sum(kBytes, 0, 0, kWords);
        const LocalTensor<int32_t> sums(TPosition::VECIN, kBytes, 8);
-       if (sums.GetValue(3) != 2 * w->in[3]) std::printf("a stale sum\n");
+       if (sums.GetValue(3) != 2 * w->in[3])
+         throw std::runtime_error("stale sum");
      }},
     {"a scalar load before a wait",
      [](World* w) {
@@ -184,8 +184,7 @@ const Drill kMemoryDrills[] = {
      }},
 };
 
-inline void RunDrill(const char* mode, const Drill& drill,
-                     const std::function<void(LaunchSpec*)>& set) {
+inline LaunchResult RunDrill(const Drill& drill, const Settings& set) {
   World world;
   LaunchSpec spec = world.Spec();
   set(&spec);
@@ -195,7 +194,7 @@ inline void RunDrill(const char* mode, const Drill& drill,
     if (aic == drill.aic && GetBlockIdx() == 0) drill.run(&world);
     End();
   };
-  Print((std::string(mode) + "; " + drill.name).c_str(), Launch(spec));
+  return Launch(spec);
 }
 
 // Several cores: what each does.
@@ -286,10 +285,10 @@ inline void ScalarPublish(World* world, bool synchronise) {
 }
 
 inline void ScalarLearn(World* world) {
-  if (!Await(world->flags + 1, 1)) std::printf("never came\n");
+  if (!Await(world->flags + 1, 1)) throw std::runtime_error("never came");
   Clean(Words(world->shared));
   const int32_t value = Words(world->shared).GetValue(0);
-  if (value != 42) std::printf("wrong value\n");
+  if (value != 42) throw std::runtime_error("wrong value");
 }
 
 // A payload and its flag, polled words both: of one line, by the scalar unit;
@@ -318,7 +317,7 @@ inline void PublishWords(World* world, Unit unit, bool synchronise) {
 }
 
 inline void LearnWords(World* world, Unit unit) {
-  if (!Await(world->flags + 1, 1)) std::printf("never came\n");
+  if (!Await(world->flags + 1, 1)) throw std::runtime_error("never came");
   Clean(Payload(world, unit));
   if (Payload(world, unit).GetValue(0) == 3) return;
   throw std::runtime_error("read too early");
@@ -417,8 +416,7 @@ const Together kTogether[] = {
      }},
 };
 
-inline void RunTogether(const char* mode, const Together& together,
-                        const std::function<void(LaunchSpec*)>& set) {
+inline LaunchResult RunTogether(const Together& together, const Settings& set) {
   World world;
   LaunchSpec spec = world.Spec();
   set(&spec);
@@ -431,7 +429,7 @@ inline void RunTogether(const char* mode, const Together& together,
     }
     End();
   };
-  Print((std::string(mode) + "; " + together.name).c_str(), Launch(spec));
+  return Launch(spec);
 }
 
 }  // namespace twin_kernels

@@ -5,9 +5,9 @@
 #define BACKEND_ASCEND_TWIN_ENGINE_KERNELS_TESTING_H_
 
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -103,20 +103,8 @@ inline GlobalRange RangeOf(const char* name, const std::vector<int32_t>& words,
           words.size() * sizeof(int32_t), kind, rank};
 }
 
-// "ok", or the kind of each error and its text.
-inline void Print(const char* name, const LaunchResult& result) {
-  if (result.ok()) std::printf("%s: ok\n", name);
-  for (const Error& error : result.errors) {
-    std::vector<Place> places = error.others;
-    places.push_back(error.at);
-    for (const Place& place : places) {
-      if (place.call && place.site.file) continue;
-      std::printf("%s: an error has a place without a name\n", name);
-    }
-    std::printf("%s: %s [%s] %s\n", name, NameOf(error.kind),
-                error.missing.c_str(), error.text.c_str());
-  }
-}
+// Sets fields of a launch, such as its mode.
+using Settings = std::function<void(LaunchSpec*)>;
 
 constexpr int kWords = 64;
 constexpr uint64_t kBytes = kWords * sizeof(int32_t);
@@ -243,21 +231,21 @@ inline void Pair(World* world, Call without) {
   if (without != kLast) End();
 }
 
-inline void RunPairs(const char* mode,
-                     const std::function<void(LaunchSpec*)>& set) {
-  constexpr const char* kNames[] = {
-      "right",     "no MTE2_V",    "no PIPE_V", "no V_MTE3",     "no V_MTE2",
-      "no S_MTE3", "no PIPE_MTE3", "no dcci",   "no event wait", "no PIPE_ALL"};
-  for (int call = kAll; call <= kLast; ++call) {
-    World world;
-    LaunchSpec spec = world.Spec();
-    set(&spec);
-    spec.entry = [&](int32_t) { Pair(&world, static_cast<Call>(call)); };
-    Print((std::string(mode) + "; " + kNames[call]).c_str(), Launch(spec));
-    if (call == kAll && world.out != std::vector<int32_t>(2 * kWords, 12)) {
-      std::printf("wrong sums\n");
-    }
+// The names of the pair without each call.
+constexpr const char* kPairs[] = {
+    "right",     "no MTE2_V",    "no PIPE_V", "no V_MTE3",     "no V_MTE2",
+    "no S_MTE3", "no PIPE_MTE3", "no dcci",   "no event wait", "no PIPE_ALL"};
+
+inline LaunchResult RunPair(Call without, const Settings& set) {
+  World world;
+  LaunchSpec spec = world.Spec();
+  set(&spec);
+  spec.entry = [&](int32_t) { Pair(&world, without); };
+  LaunchResult result = Launch(spec);
+  if (without == kAll && world.out != std::vector<int32_t>(2 * kWords, 12)) {
+    throw std::runtime_error("the right pair left wrong sums");
   }
+  return result;
 }
 
 }  // namespace twin_kernels

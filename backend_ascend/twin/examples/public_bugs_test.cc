@@ -1,11 +1,13 @@
-// Runs each kernel of public_bugs.h, right and wrong, in each mode, and prints
-// what the twin finds, or how the result is.
+// The kernels of public_bugs.h in each mode: the right ones give their results,
+// and what is wrong with the others is named.
 
 #include "backend_ascend/twin/examples/public_bugs.h"
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
-#include <cstdio>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "backend_ascend/twin/engine/launch.h"
@@ -23,7 +25,11 @@ struct Bug {
   Kernel right, wrong;
   int32_t blocks;
   uint32_t rows;  // of the result
-  std::function<float(uint32_t row, uint32_t column)> expected;
+  float (*expected)(uint32_t row, uint32_t column);
+  // What the twin finds in the wrong one, kind and words; or how much of the
+  // result is off where all that is read was written.
+  const char* kind;
+  const char* words;
 };
 
 float X(uint32_t row, uint32_t column) {
@@ -44,8 +50,8 @@ float Reversed(uint32_t row, uint32_t column) {
   return X(kRows - 1 - row, column);
 }
 
-void Run(const Bug& bug, bool right, const char* mode_name,
-         ascend_twin::Mode mode) {
+// What the twin finds, or how much of the result is off.
+std::string Outcome(const Bug& bug, bool right, ascend_twin::Mode mode) {
   std::vector<float> x(kRows * kWidth), space(kRows * kWidth),
       y(kRows * kWidth, -1.0f);
   for (uint32_t i = 0; i < x.size(); ++i) x[i] = X(i / kWidth, i % kWidth);
@@ -74,39 +80,61 @@ void Run(const Bug& bug, bool right, const char* mode_name,
   for (uint32_t i = 0; i < bug.rows * kWidth; ++i) {
     off += y[i] != bug.expected(i / kWidth, i % kWidth);
   }
-  std::printf("%s|%s|%s|", bug.name, right ? "right" : "wrong", mode_name);
-  if (result.ok()) {
-    std::printf("%d off\n", off);
-  } else {
-    const ascend_twin::Error& error = result.errors[0];
-    std::printf("%s [%s]: %s\n", ascend_twin::NameOf(error.kind),
-                error.missing.c_str(), error.text.c_str());
+  if (result.ok()) return std::to_string(off) + " off";
+  const ascend_twin::Error& error = result.errors[0];
+  return std::string(ascend_twin::NameOf(error.kind)) + " [" + error.missing +
+         "]: " + error.text;
+}
+
+#define BUG(name, blocks, rows, expected, kind, words) \
+  {#name,                                              \
+   public_bugs::name<true>,                            \
+   public_bugs::name<false>,                           \
+   blocks,                                             \
+   rows,                                               \
+   expected,                                           \
+   kind,                                               \
+   words}
+const Bug kBugs[] = {
+    BUG(ExpertWithoutRows, 4, 1, SumOfRows, "undefined []",
+        "which nobody has written"),
+    BUG(UnpermuteTail, 3, kRows, Reversed, "128 off", ""),
+    BUG(RightPadding, 1, 1, Doubled, "3 off", ""),
+    BUG(SharedWorkspace, 2, 2, X, "race [event]",
+        "writes space of rank 0 + 0x0 (256 B)"),
+    BUG(QueueOfOne, 1, kRows, X, "refused []",
+        "AllocTensor: expected a free buffer, got 1"),
+    BUG(FlagReused, 1, 2, X, "flag [", "SetFlag<MTE2_MTE3>(0): "),
+};
+#undef BUG
+
+class PublicBugs : public testing::TestWithParam<Bug> {};
+
+using ascend_twin::Mode;
+constexpr Mode kModes[] = {Mode::kInOrder, Mode::kSeeded, Mode::kLate};
+
+TEST_P(PublicBugs, TheRightKernelGivesItsResult) {
+  for (const Mode mode : kModes) {
+    EXPECT_EQ(Outcome(GetParam(), true, mode), "0 off")
+        << "mode " << static_cast<int>(mode);
   }
 }
 
-}  // namespace
-
-int main() {
-#define BUG(name, blocks, rows, expected)                                   \
-  {                                                                         \
-    #name, public_bugs::name<true>, public_bugs::name<false>, blocks, rows, \
-        expected                                                            \
-  }
-  const Bug bugs[] = {
-      BUG(ExpertWithoutRows, 4, 1, SumOfRows),
-      BUG(UnpermuteTail, 3, kRows, Reversed),
-      BUG(RightPadding, 1, 1, Doubled),
-      BUG(SharedWorkspace, 2, 2, X),
-      BUG(QueueOfOne, 1, kRows, X),
-      BUG(FlagReused, 1, 2, X),
-  };
-#undef BUG
-  for (const Bug& bug : bugs) {
-    for (const bool right : {true, false}) {
-      Run(bug, right, "in order", ascend_twin::Mode::kInOrder);
-      Run(bug, right, "seeded", ascend_twin::Mode::kSeeded);
-      Run(bug, right, "late", ascend_twin::Mode::kLate);
+TEST_P(PublicBugs, WhatIsWrongIsNamed) {
+  const Bug& bug = GetParam();
+  for (const Mode mode : kModes) {
+    const std::string text = Outcome(bug, false, mode);
+    EXPECT_EQ(text.rfind(bug.kind, 0), 0u)
+        << "expected " << bug.kind << ", got " << text;
+    EXPECT_NE(text.find(bug.words), std::string::npos)
+        << "expected " << bug.words << ", got " << text;
+    if (*bug.words) {
+      EXPECT_NE(text.find("public_bugs.h:"), std::string::npos) << text;
     }
   }
-  return 0;
 }
+
+INSTANTIATE_TEST_SUITE_P(, PublicBugs, testing::ValuesIn(kBugs),
+                         [](const auto& bug) { return bug.param.name; });
+
+}  // namespace

@@ -1,13 +1,14 @@
 // Calls on the engine, by the thousand: each takes its operands from UB (L1 on
 // an AIC), at offsets, strides, repeats and masks that its page allows, and
 // what is in memory afterwards is what plain C++ makes of it, byte for byte; or
-// one rule is broken, and what is said names the operand and the rule. Prints
-// how many were tried, and what does not hold.
+// one rule is broken, and what is said names the operand and the rule.
+
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,9 @@ namespace {
 
 using namespace twin_calls;  // NOLINT: a program of its own
 
-void List() {
+// All calls, in the order of the random numbers that chose their operands.
+const std::vector<Job>& Jobs() {
+  if (!jobs.empty()) return jobs;
   ListLanewise();
   for (const Lanewise& call : lanewise) {
     AddLegal(call, call.name == "Cast" ? 2 : 8);
@@ -52,6 +55,7 @@ void List() {
   AddBias(8, true);
   AddBias(9, false);
   ListUnwritten();
+  return jobs;
 }
 
 // -- Runs them.
@@ -159,16 +163,39 @@ std::string WrongWith(const Job& job, int number) {
   return "";
 }
 
-}  // namespace
-
-int main() {
-  List();
-  int legal = 0, illegal = 0;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    const std::string wrong = WrongWith(jobs[i], static_cast<int>(i));
-    ++(jobs[i].plain ? legal : illegal);
-    if (wrong.empty()) continue;
-    std::printf("%zu: %s: %s\n", i, Described(jobs[i]).c_str(), wrong.c_str());
-  }
-  std::printf("legal: %d\nillegal: %d\n", legal, illegal);
+std::set<std::string> Names() {
+  std::set<std::string> names;
+  for (const Job& job : Jobs()) names.insert(job.name);
+  return names;
 }
+
+class Calls : public testing::TestWithParam<std::string> {};
+
+TEST_P(Calls, GiveTheValuesOfPlainCodeOrAreRefused) {
+  for (size_t i = 0; i < Jobs().size(); ++i) {
+    const Job& job = Jobs()[i];
+    if (job.name != GetParam()) continue;
+    EXPECT_EQ(WrongWith(job, static_cast<int>(i)), "")
+        << i << ": " << Described(job);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Calls, testing::ValuesIn(Names()),
+                         [](const auto& call) {
+                           std::string name = call.param;
+                           for (char& c : name) {
+                             if (!isalnum(static_cast<unsigned char>(c))) {
+                               c = '_';
+                             }
+                           }
+                           return name;
+                         });
+
+TEST(AllCalls, AreThousands) {
+  int legal = 0, illegal = 0;
+  for (const Job& job : Jobs()) ++(job.plain ? legal : illegal);
+  EXPECT_GE(legal, 2000);
+  EXPECT_GE(illegal, 500);
+}
+
+}  // namespace

@@ -4,9 +4,10 @@
 #ifndef BACKEND_ASCEND_TWIN_INSTRUCTIONS_FAKE_CORE_TESTING_H_
 #define BACKEND_ASCEND_TWIN_INSTRUCTIONS_FAKE_CORE_TESTING_H_
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <random>
 #include <string>
@@ -146,12 +147,7 @@ using ascend_twin::CoreType;
 using ascend_twin::Memory;
 using ascend_twin::MmadOrder;
 
-inline int failures = 0;
-
-inline void Say(const std::string& text) {
-  std::printf("%s\n", text.c_str());
-  ++failures;
-}
+inline void Say(const std::string& text) { ADD_FAILURE() << text; }
 
 constexpr uint64_t Up(uint64_t a, uint64_t b) { return (a + b - 1) / b * b; }
 

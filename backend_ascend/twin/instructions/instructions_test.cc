@@ -1,9 +1,10 @@
 // Every call on an engine of its own, which runs an instruction when it is
 // issued, and says so if it changes a byte outside its writes, leaves one
-// inside, or depends on one outside its reads.  Prints what does not hold.
+// inside, or depends on one outside its reads.
+
+#include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -278,24 +279,44 @@ void Moves() {
   DataCopy(Ub<float>(kSrc0), Ub<float>(kDst), 16);
 }
 
-}  // namespace
+class Instructions : public testing::Test {
+ protected:
+  Instructions() { core = &core_; }
+  ~Instructions() override {
+    for (const std::string& fault : core_.faults) ADD_FAILURE() << fault;
+  }
+  void BeOfVectors() { core_.type = CoreType::kAiv; }
 
-int main() {
-  Core one;
-  core = &one;
-  Gemms<bfloat16_t>("bf16");
-  Gemms<float>("float");
+ private:
+  Core core_;
+};
+
+TEST_F(Instructions, ProductsOfBfloat16) { Gemms<bfloat16_t>("bf16"); }
+TEST_F(Instructions, ProductsOfFloat) { Gemms<float>("float"); }
+TEST_F(Instructions, ProductsOfHalf) {
   Gemm<half>({17, 33, 20}, false, true, Way::kFractals, 20,
              MmadOrder::kAscending, "half");
+}
+TEST_F(Instructions, LayoutsOfFractals) {
   core->numerics.mmad_order = MmadOrder::kAscending;
   Fractals();
-  core->type = CoreType::kAiv;
-  Footprints();
-  Vectors();
-  Narrows();
-  Moves();
-  for (const std::string& fault : core->faults) Say(fault);
-  Refusals();
-  std::printf("failures: %d\n", failures);
-  return 0;
 }
+TEST_F(Instructions, FootprintsOfMaskedLanes) {
+  BeOfVectors();
+  Footprints();
+}
+TEST_F(Instructions, RoundingsOfVectors) {
+  BeOfVectors();
+  Vectors();
+}
+TEST_F(Instructions, NarrowElements) {
+  BeOfVectors();
+  Narrows();
+}
+TEST_F(Instructions, FootprintsOfMoves) {
+  BeOfVectors();
+  Moves();
+}
+TEST_F(Instructions, RefusalsNameTheOperandAndTheRule) { Refusals(); }
+
+}  // namespace
