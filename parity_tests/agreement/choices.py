@@ -211,9 +211,11 @@ def find_wrong_scores(
     return ''
   text = str(router_limits.explain_wrong(router, scores, tokens[0], side.ids))
   dtype = str(side.logits.dtype)
-  narrow = router_limits.bound_scores(router, side.logits, bias, dtype)
-  if not router_limits.list_wrong_tokens(router, narrow, side.ids):
-    text = f'scores in {dtype} would: --router=RULE:dtype={dtype}; {text}'
+  if dtype in router_lib.DTYPES:
+    narrow = dataclasses.replace(router, dtype=dtype)
+    scores = router_limits.bound_scores(narrow, side.logits, bias)
+    if not router_limits.list_wrong_tokens(narrow, scores, side.ids):
+      text = f'scores in {dtype} would: --router=RULE:dtype={dtype}; {text}'
   return f'ignores its own logits in {len(tokens)} tokens: {text}'
 
 
@@ -256,7 +258,7 @@ def find_router(
     router = router_lib.Router(name, side.ids.shape[1])
     expected = routing.weigh_choice(router, logits, bias, side.ids)
     scale = float(np.median(weights / expected))
-    roundings = router_limits.count_weight_roundings(router, side.logits)
+    roundings = router_limits.count_weight_roundings(router, side.logits, bias)
     limit = (_WEIGHT_ROUNDINGS + roundings) * unit
     if np.all(np.abs(weights / (expected * scale) - 1) <= limit):
       is_one = abs(scale - 1) <= limit

@@ -88,7 +88,7 @@ class Layer:
     undecided = router_limits.find_undecided(
       self.router, router_limits.bound_scores(self.router, logits, bias)
     )
-    ulp = 1 + router_limits.count_weight_roundings(self.router, logits)
+    ulp = router_limits.bound_weight_ulp(self.router, logits, bias, ids)
     times = _TIMES_OF_INPUT if self.kind.weighs_input else 1
     return Routing(ids, self.weigh(ids), undecided, times * ulp)
 

@@ -153,7 +153,7 @@ def _route(
       ids[token] = token_choices[int(np.argmin(errors))]
   weights = routing.weigh_choice(router, logits[None], bias, ids[None])[0]
   derived = dict(topk_ids=ids, topk_weights=np.asarray(weights, np.float32))
-  ulp = router_limits.count_weight_roundings(router, logits)
+  ulp = router_limits.bound_weight_ulp(router, logits, bias, ids)
   return {
     role: tensor_files.ArrayTensor(array) for role, array in derived.items()
   }, ulp

@@ -55,7 +55,9 @@ def bound_logits_grad(
   slopes, sizes = _slopes(router, logits, bias, topk_ids)
   grads, grad_error = d_weights.value, d_weights.bound()
   unit = ulp.unit_roundoff(router.dtype)
-  roundings = _SCORES * router_limits.count_weight_roundings(router, logits)
+  roundings = _SCORES * router_limits.count_weight_roundings(
+    router, logits, bias
+  )
   roundings += _SUMS * (router.top_k + 1) + _OPERATIONS
   # So many roundings that no digit is left.
   if roundings * unit >= 1:

@@ -7,12 +7,16 @@ A token with more than one possible choice is undecided.
 
 With u the unit roundoff of the dtype, and every operation rounded once:
 
+* a logit or bias that the dtype does not hold rounds by u of itself, and so
+  does their sum, where the bias is one of the logits;
 * sigmoid: exp within 4 u, the sum and the quotient: 8 u of the result;
 * softmax: the argument z - max z rounds by u |z - max z|, exp by 4 u, the
   quotient by u; the sum is common to all experts of a token, and cancels when
   they are compared;
-* adding a bias rounds the sum by u of itself;
-* a result below the smallest normal number may be flushed to zero;
+* adding a bias to a score rounds the sum by u of itself;
+* the sum of a group rounds by u of itself;
+* a result below the smallest normal number may be flushed to zero: of a softmax
+  after it is divided by the sum;
 * minus infinity, of an expert that nobody may choose, is not rounded.
 """
 
@@ -87,7 +91,6 @@ def bound_scores(
   router: router_lib.Router,
   logits: at.Float[np.ndarray, 'T E'],
   bias: at.Float[np.ndarray, 'E'] | None = None,
-  dtype: str = '',
   spread: at.Float[np.ndarray, 'T E'] | None = None,
 ) -> Scores:
   """Returns golden scores with the intervals of right kernels.
@@ -96,47 +99,76 @@ def bound_scores(
     router: the rule.
     logits: `[T, E]` as the kernel gets them.
     bias: `[E]`; None: 0.
-    dtype: in which the kernel computes scores; '': the router's.
     spread: `[T, E]` how far the kernel's logits may be from `logits`; None: 0.
   """
-  dtype = dtype or router.dtype
   wide = logits.astype(np.float64)
   wide_bias = None if bias is None else bias.astype(np.float64)
+  reach = _spread_logits(router, wide, wide_bias, spread)
   peak = wide.max(-1, keepdims=True)
-  value, error = _score(router, wide, wide_bias, dtype, peak)
-  if spread is None:
+  value, error = _score(router, wide, wide_bias, peak)
+  if not reach.any():
     return Scores(value, value - error, value + error)
   # Scores increase with their logit; the peak is common to a token.
-  low, low_error = _score(router, wide - spread, wide_bias, dtype, peak)
-  high, high_error = _score(router, wide + spread, wide_bias, dtype, peak)
+  low, low_error = _score(router, wide - reach, wide_bias, peak)
+  high, high_error = _score(router, wide + reach, wide_bias, peak)
   return Scores(value, low - low_error, high + high_error)
+
+
+def _spread_logits(
+  router: router_lib.Router,
+  logits: np.ndarray,
+  bias: np.ndarray | None,
+  spread: np.ndarray | None,
+) -> np.ndarray:
+  """Returns how far logits `[..., E]`, with a bias of theirs, may be off."""
+  dtype = router.dtype
+  reach = _round_to(logits, dtype)
+  if spread is not None:
+    reach = reach + spread
+  if bias is not None and router.table.bias == 'logits':
+    own = ulp.unit_roundoff(dtype) * _size_finite(logits + bias)
+    reach = reach + _round_to(bias, dtype) + own
+  return reach
+
+
+def _round_to(value: np.ndarray, dtype: str) -> np.ndarray:
+  """Returns by how much rounding to a dtype may move float64 values."""
+  with np.errstate(over='ignore'):
+    rounded_value = value.astype(ulp.storage_dtype(dtype)).astype(np.float64)
+  error = ulp.unit_roundoff(dtype) * _size_finite(value)
+  return np.where(rounded_value == value, 0.0, error)
 
 
 def _score(
   router: router_lib.Router,
   value: np.ndarray,
   bias: np.ndarray | None,
-  dtype: str,
   peak: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns scores `[T, E]` of logits, and how far rounding moves them."""
-  table, u = router.table, ulp.unit_roundoff(dtype)
+  table, dtype = router.table, router.dtype
+  u = ulp.unit_roundoff(dtype)
   tiny = ulp.smallest_normal(dtype)
   error = np.zeros_like(value)
   if bias is not None and table.bias == 'logits':
     value = value + bias
-    error = u * _size_finite(value)
   if table.scores == 'sigmoid':
     value = _sigmoid(value)
-    error = _SIGMOID * u * value + tiny
+    error = _flush(_SIGMOID * u * value, value, tiny)
   elif table.scores == 'softmax' and not table.of_chosen:
     below = np.where(np.isneginf(value), 0.0, np.abs(peak - value))
     value = np.exp(value - peak)
-    error = (below + _EXP + 2) * u * value + tiny
+    flush_limit = tiny * value.sum(-1, keepdims=True)
+    error = _flush((below + _EXP + 2) * u * value, value, flush_limit)
   if bias is not None and table.bias == 'choice':
     value = value + bias
-    error = error + u * (_size_finite(value) + error)
+    error = error + u * (_size_finite(value) + error) + _round_to(bias, dtype)
   return value, error
+
+
+def _flush(error: np.ndarray, value: np.ndarray, flush_limit) -> np.ndarray:
+  """Returns errors where values may be flushed that are below a limit."""
+  return error + np.where(value - error < flush_limit, flush_limit, 0.0)
 
 
 def _size_finite(value: np.ndarray) -> np.ndarray:
@@ -240,12 +272,15 @@ def list_wrong_tokens(
 
 
 def count_weight_roundings(
-  router: router_lib.Router, logits: at.Float[np.ndarray, 'T E']
+  router: router_lib.Router,
+  logits: at.Float[np.ndarray, '*tokens E'],
+  bias: at.Float[np.ndarray, 'E'] | None = None,
 ) -> float:
   """Returns the number of roundings in a routing weight of a right kernel.
 
   Each is a unit roundoff of the weight; the argument of exp rounds by the
-  widest range of `logits` `[T, E]`.
+  widest range of `logits` `[..., E]`, to which a rule may add its bias `[E]`.
+  What rounds logits is not counted: see `spread_weights`.
   """
   table = router.table
   terms = router.top_k if table.of_chosen else logits.shape[-1]
@@ -255,6 +290,8 @@ def count_weight_roundings(
     of_score, terms = float(_SIGMOID), router.top_k
   else:
     wide = logits.astype(np.float64)
+    if bias is not None and table.bias == 'logits':
+      wide = wide + bias.astype(np.float64)
     finite = np.isfinite(wide)
     spread = np.where(finite, wide, -np.inf).max(-1) - np.where(
       finite, wide, np.inf
@@ -272,7 +309,7 @@ def spread_weights(
   logits: at.Float[np.ndarray, '*tokens E'],
   bias: at.Float[np.ndarray, 'E'] | None,
   topk_ids: at.Int[np.ndarray, '*tokens K'],
-  spread: at.Float[np.ndarray, '*tokens E'],
+  spread: at.Float[np.ndarray, '*tokens E'] | None = None,
 ) -> at.Float[np.ndarray, '*tokens K']:
   """Returns the errors of weights `[..., K]` due to those of their logits.
 
@@ -284,8 +321,14 @@ def spread_weights(
     logits: `[..., E]`.
     bias: `[E]`; None: 0.
     topk_ids: `[..., K]` experts.
-    spread: `[..., E]` how far a logit may be off.
+    spread: `[..., E]` how far a logit may be off before the rule rounds it;
+      None: 0.
   """
+  logits = logits.astype(np.float64)
+  bias = None if bias is None else bias.astype(np.float64)
+  spread = _spread_logits(router, logits, bias, spread)
+  if not spread.any():
+    return np.zeros(topk_ids.shape)
   weights = routing.weigh_choice(router, logits, bias, topk_ids)
   reach = np.zeros_like(weights)
   for slot in range(topk_ids.shape[-1]):
@@ -299,6 +342,33 @@ def spread_weights(
         reach[..., slot], np.abs(ends - weights[..., slot])
       )
   return reach
+
+
+def bound_weight_ulp(
+  router: router_lib.Router,
+  logits: at.Float[np.ndarray, '*tokens E'],
+  bias: at.Float[np.ndarray, 'E'] | None,
+  topk_ids: at.Int[np.ndarray, '*tokens K'],
+  spread: at.Float[np.ndarray, '*tokens E'] | None = None,
+) -> float:
+  """Returns the largest error of float32 weights, in their unit roundoff.
+
+  Args:
+    router: the rule.
+    logits: `[..., E]`.
+    bias: `[E]`; None: 0.
+    topk_ids: `[..., K]` experts.
+    spread: `[..., E]`, as of `spread_weights`.
+  """
+  unit = ulp.unit_roundoff('float32')
+  logits = logits.astype(np.float64)
+  bias = None if bias is None else bias.astype(np.float64)
+  roundings = count_weight_roundings(router, logits, bias)
+  reach = spread_weights(router, logits, bias, topk_ids, spread)
+  size = np.abs(routing.weigh_choice(router, logits, bias, topk_ids))
+  relative = reach / np.where(size == 0, np.inf, size)
+  own = roundings * ulp.unit_roundoff(router.dtype)
+  return 1 + (own + float(relative.max(initial=0.0))) / unit
 
 
 def _sigmoid(z: np.ndarray) -> np.ndarray:
@@ -320,7 +390,7 @@ def _bound_groups(router: router_lib.Router, scores: Scores) -> Scores:
     return np.sort(groups, -1)[..., -router_lib.GROUP_TERMS :].sum(-1)
 
   value = add(scores.value)
-  rounding = ulp.unit_roundoff('float32') * _size_finite(value)
+  rounding = ulp.unit_roundoff(router.dtype) * _size_finite(value)
   return Scores(
     value, add(scores.lowest) - rounding, add(scores.highest) + rounding
   )

@@ -1,5 +1,6 @@
 """Choices that rounding allows, and those that it does not."""
 
+import dataclasses
 import zlib
 
 import ml_dtypes
@@ -157,19 +158,16 @@ class TestChoices:
     logits, bias = _logits(rule)
     rule_bias = bias if router.table.bias else None
     scores = router_limits.bound_scores(router, logits, rule_bias)
-    narrow = router_limits.bound_scores(
-      router,
-      logits.astype(ml_dtypes.bfloat16),
-      None if rule_bias is None else rule_bias.astype(ml_dtypes.bfloat16),
-      'bfloat16',
-    )
+    narrow_router = dataclasses.replace(router, dtype='bfloat16')
+    narrow = router_limits.bound_scores(narrow_router, logits, rule_bias)
     ids = _choose(router, logits, bias, ml_dtypes.bfloat16)
     # A kernel of bfloat16 scores is wrong where float32 was declared,
     wrong = router_limits.find_wrong_choice(router, scores, ids)
     assert wrong is not None
     assert wrong.left_out_score > wrong.chosen_score
     # and right where bfloat16 was.
-    assert router_limits.find_wrong_choice(router, narrow, ids) is None
+    wrong = router_limits.find_wrong_choice(narrow_router, narrow, ids)
+    assert wrong is None
 
   def test_an_exchanged_expert_is_named_with_both_scores(self, rule):
     router = _router(rule)

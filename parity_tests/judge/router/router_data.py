@@ -210,7 +210,7 @@ class _DrawnWeights:
   def find_undecided(self, logits: np.ndarray, spread: np.ndarray) -> dict:
     """Returns the choices of tokens that have several."""
     router, bias = self.router, self._later_bias
-    scores = router_limits.bound_scores(router, logits, bias, '', spread)
+    scores = router_limits.bound_scores(router, logits, bias, spread)
     return router_limits.find_undecided(router, scores)
 
   def plant_near_tie(

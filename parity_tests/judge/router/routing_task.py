@@ -163,7 +163,7 @@ class Task:
     flat = logits.reshape(-1, logits.shape[-1])
     spread = None if self.spread is None else self.spread.reshape(flat.shape)
     return router_limits.bound_scores(
-      self.router, flat, self.inputs.bias, '', spread
+      self.router, flat, self.inputs.bias, spread
     )
 
   @property
@@ -211,9 +211,9 @@ class Task:
   def weight_ulp(self) -> float:
     """The largest error of routing weights, in float32 roundings."""
     unit = ulp.unit_roundoff(self.router.dtype) / U
-    logits = self.inputs.logits
-    flat = logits.reshape(-1, logits.shape[-1])
-    return 1 + unit * router_limits.count_weight_roundings(self.router, flat)
+    return 1 + unit * router_limits.count_weight_roundings(
+      self.router, self.inputs.logits, self.inputs.bias
+    )
 
   def route(self) -> Routing:
     """Returns the right routing."""
@@ -225,16 +225,13 @@ class Task:
   def weigh_float32(self, ids: np.ndarray) -> Routing:
     """Returns the routing to some experts `[R, T, K]`."""
     wide = self.weigh(ids)
-    spread = self.spread_weights(ids) / np.where(
-      wide == 0, np.inf, np.abs(wide)
-    )
-    units = self.weight_ulp + float(spread.max(initial=0.0)) / U
+    bias = self.inputs.bias
+    arguments = self.inputs.logits, bias, ids, self.spread
+    units = router_limits.bound_weight_ulp(self.router, *arguments)
     return Routing(ids.astype(np.int32), wide.astype(np.float32), units)
 
   def spread_weights(self, ids: np.ndarray) -> np.ndarray:
     """Returns the errors of weights `[R, T, K]` due to those of logits."""
-    if self.spread is None:
-      return np.zeros(ids.shape)
     bias = self.inputs.bias
     arguments = self.inputs.logits, bias, ids, self.spread
     return router_limits.spread_weights(self.router, *arguments)
