@@ -90,22 +90,13 @@ class FrontEndTests:
     return self.calls(config, policy, **options)[0](inputs, dy)
 
   @pytest.mark.parametrize('policy', POLICIES.values(), ids=POLICIES)
+  @pytest.mark.few(3)
   def test_bits_of_the_runtime(self, policy):
     inputs, dy = case(policy)
     want = run_both_passes(inputs, dy, policy)
     assert all(np.any(array != 0) for array in want.values())
     for call in self.calls(policy=policy):
       assert not testing.differing(call(inputs, dy), want)
-
-  @pytest.mark.parametrize('routing', testing.ROUTINGS)
-  @pytest.mark.parametrize('top_k', [2, 4])
-  def test_bits_under_awkward_routings(self, routing, top_k):
-    config = config_testing.make_config(r=2, t=9, e=4, k=top_k, d=8, f=6)
-    inputs, dy = case(routing=routing, config=config)
-    actual = self.call(inputs, dy, config)
-    assert not testing.differing(
-      actual, run_both_passes(inputs, dy, config=config)
-    )
 
   def test_bits_of_subnormal_numbers(self):
     # Given: a framework's threads flush them to zero, the runtime does not.

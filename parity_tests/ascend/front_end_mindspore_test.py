@@ -6,6 +6,8 @@ import mindspore as ms
 import pytest
 
 from hpmoe.backend_ascend.frontends import mindspore_layer
+from hpmoe.parity_tests.ascend import front_end
+from hpmoe.parity_tests.ascend import operator_testing
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 
@@ -18,10 +20,13 @@ def _as_it_was():
   ms.set_context(pynative_synchronize=False)
 
 
-@pytest.mark.parametrize('dtype', ['f32', 'bf16'])
-@pytest.mark.few(1)
-def test_the_layer_is_judged_in_every_lane(capsys, dtype):
-  code = main.main(['check', *TINY, '--frontend=mindspore', f'--dtype={dtype}'])
+@pytest.mark.few(4)
+class TestOperator(operator_testing.OperatorTests):
+  candidate = front_end.FrontEnd('mindspore', operator_testing.OPTIONS)
+
+
+def test_the_layer_is_judged_in_every_lane(capsys):
+  code = main.main(['check', *TINY, '--frontend=mindspore'])
   output = capsys.readouterr().out
   assert code == cli.PARITY, output
   assert output.startswith('mindspore_layer against the oracle')

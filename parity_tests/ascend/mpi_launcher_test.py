@@ -25,6 +25,7 @@ from hpmoe.backend_ascend.host.ranks import rank_runtime
 from hpmoe.parity_tests.ascend import mpi_job
 from hpmoe.parity_tests.ascend import mpi_launcher
 from hpmoe.parity_tests.ascend import mpi_worker
+from hpmoe.parity_tests.ascend import operator_testing
 from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import passes
@@ -63,70 +64,30 @@ SIZES = dict(row_block=16, col_block=16, num_aic=2, num_aiv=3)
 LAYERS = {
   2: config_testing.make_config(r=2, t=23, e=6, k=3, d=24, f=20),
   4: config_testing.make_config(r=4, t=19, e=8, k=3, d=20, f=12),
-  8: config_testing.make_config(r=8, t=9, e=8, k=2, d=17, f=9),
 }
 
 
-def _layer(num_ranks, storage, data, placement='combine'):
+def _layer(num_ranks, placement='combine'):
   """Returns a layer, its policy, and its inputs of both directions."""
   config = LAYERS[num_ranks]
-  policy = precision.PrecisionPolicy(
-    storage=storage,
-    placement=placement,
-    activation='absolute' if data == 'exact' else 'swiglu',
-  )
-  exact = data == 'exact'
-  forward = testing.make_inputs(config, policy, exact=exact)
-  backward = testing.make_grad_inputs(config, policy, exact=exact)
+  policy = precision.PrecisionPolicy(placement=placement)
+  forward = testing.make_inputs(config, policy)
+  backward = testing.make_grad_inputs(config, policy)
   return config, policy, forward | backward
 
 
-def _compare(
-  direction,
-  num_ranks,
-  storage,
-  grain,
-  data,
-  placement='combine',
-  use_shared_memory=True,
-):
-  config, policy, inputs = _layer(num_ranks, storage, data, placement)
-  options = granularity.Options(event_grain=grain, **SIZES)
-  layer_pass = passes.from_direction(direction)[0]
-  image = compiler.COMPILE[layer_pass.direction](config, policy, options).image
-  pass_inputs = {n: inputs[n] for n in arrays.INPUTS[layer_pass.direction]}
-  expected = runtime.launch(image, pass_inputs, threads=1)
-  if use_shared_memory:
-    candidate = mpi_launcher.MpiMegakernel(options)
-    actual = candidate.run(config, policy, inputs, layer_pass)
-  else:
-    actual = mpi_launcher.launch(image, pass_inputs, use_shared_memory=False)
-  dtypes = [
-    {n: a.dtype for n, a in outputs.items()} for outputs in (actual, expected)
-  ]
-  assert dtypes[0] == dtypes[1] and not testing.differing(actual, expected)
+@needs_mpi
+@pytest.mark.few(1)
+class TestOperator(operator_testing.OperatorTests):
+  candidate = mpi_launcher.MpiMegakernel(operator_testing.OPTIONS)
 
 
 @needs_mpi
 class TestSameBits:
-  @pytest.mark.parametrize('direction', ['forward', 'backward'])
-  @pytest.mark.parametrize('num_ranks', LAYERS)
-  @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
-  @pytest.mark.parametrize('grain', ['expert', 'row_block'])
-  @pytest.mark.parametrize('data', ['exact', 'real'])
-  @pytest.mark.parametrize('placement', precision.LAUNCHED_PLACEMENTS)
-  @pytest.mark.few(1)
-  def test_as_in_one_process(
-    self, placement, data, grain, storage, num_ranks, direction
-  ):
-    # Given a layer, when each rank runs in a process of its own, then every
-    # tensor has the bits of one process.
-    _compare(direction, num_ranks, storage, grain, data, placement)
-
   def test_where_experts_are_placed(self, tmp_path):
     # Given loads, when experts lie by them, each rank in a process of its own,
     # then every tensor has the bits of one process that leaves experts.
-    config, policy, inputs = _layer(2, 'float32', 'real')[:3]
+    config, policy, inputs = _layer(2)
     path = tmp_path / 'loads.json'
     path.write_text(str([5, 9, 1, 7, 2, 3]))
     options = granularity.Options(**SIZES)
@@ -148,8 +109,19 @@ class TestSameBits:
     self, direction, num_ranks, use_shared_memory
   ):
     # Without shared memory, as between machines, puts are MPI calls.
-    settings = 'float32', 'expert', 'real', 'before_down'
-    _compare(direction, num_ranks, *settings, use_shared_memory)
+    config, policy, inputs = _layer(num_ranks, 'before_down')
+    options = granularity.Options(event_grain='expert', **SIZES)
+    layer_pass = passes.from_direction(direction)[0]
+    compile_pass = compiler.COMPILE[layer_pass.direction]
+    image = compile_pass(config, policy, options).image
+    pass_inputs = {n: inputs[n] for n in arrays.INPUTS[layer_pass.direction]}
+    expected = runtime.launch(image, pass_inputs, threads=1)
+    if use_shared_memory:
+      candidate = mpi_launcher.MpiMegakernel(options)
+      actual = candidate.run(config, policy, inputs, layer_pass)
+    else:
+      actual = mpi_launcher.launch(image, pass_inputs, use_shared_memory=False)
+    assert not testing.differing(actual, expected)
 
 
 def _orphans() -> set[str]:
