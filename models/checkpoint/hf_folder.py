@@ -198,8 +198,8 @@ class Files:
     return any(tensor.shape == piece.shape for tensor in tensors)
 
   def _is_held(self, name: str) -> bool:
-    ends = ('', mxfp4.BLOCKS, packed_codes.CODES_END)
-    return any(name + end in self.index for end in ends)
+    ends = '', mxfp4.BLOCKS, packed_codes.CODES_END, packed_codes.QWEIGHT
+    return any(packed_codes.join_name(name, end) in self.index for end in ends)
 
   def _check(self, piece, dtype, faults) -> set[str]:
     """Records the faults of a piece; returns the tensors that it uses."""
@@ -240,7 +240,9 @@ class Files:
     """Returns how a tensor of codes is stored; None: in no such way."""
     if piece.row is not None or len(piece.shape) != 2:
       return None
-    return packed_codes.find_packing(self.index, piece.name)
+    options = self.fields.get('quantization_config') or {}
+    word = str(options.get('checkpoint_format', ''))
+    return packed_codes.find_packing(self.index, piece.name, word)
 
   def _check_mxfp4(self, piece, faults) -> set[str]:
     expected = {

@@ -106,11 +106,63 @@ def draw_fp8_tensor(rng, rows, columns):
   return tensors, codes.astype(np.float64) * float(f32(0.013))
 
 
+def _pack_words(codes, axis, order):
+  """Returns int32 words: nibble n is code order[n] of eight along an axis."""
+  codes = np.moveaxis(codes, axis, -1)
+  words = np.zeros((*codes.shape[:-1], codes.shape[-1] // 8), np.int64)
+  for word, nibble in np.ndindex(words.shape[-1], 8):
+    words[..., word] |= codes[..., 8 * word + order[nibble]] << 4 * nibble
+  words = words.astype(np.uint32).view(np.int32)
+  return np.ascontiguousarray(np.moveaxis(words, -1, axis))
+
+
+def _draw_zeros(rng, rows, columns, group):
+  """Returns codes `[I, O]`, zeros and scales `[I/G, O]`; and groups `[I]`."""
+  codes = rng.integers(0, 16, (columns, rows))
+  zeros = rng.integers(1, 16, (columns // group, rows))
+  scales = rng.uniform(0.01, 0.02, zeros.shape).astype(np.float16)
+  return codes, zeros, scales, np.arange(columns) // group
+
+
+def _multiply(codes, zeros, scales, groups):
+  """Returns weights `[O, I]` float64."""
+  wide = scales.astype(np.float64)
+  return ((codes - zeros[groups]) * wide[groups]).T
+
+
+def draw_awq(rng, rows, columns):
+  codes, zeros, scales, groups = _draw_zeros(rng, rows, columns, 32)
+  order = (0, 2, 4, 6, 1, 3, 5, 7)
+  tensors = {
+    'qweight': _pack_words(codes, 1, order),
+    'qzeros': _pack_words(zeros, 1, order),
+    'scales': scales,
+  }
+  return tensors, _multiply(codes, zeros, scales, groups)
+
+
+def draw_gptq(rng, rows, columns, offset=1):
+  codes, zeros, scales, groups = _draw_zeros(rng, rows, columns, 32)
+  groups = rng.permutation(groups)  # as desc_act has it
+  tensors = {
+    'qweight': _pack_words(codes, 0, range(8)),
+    'qzeros': _pack_words(zeros - offset, 1, range(8)),
+    'scales': scales,
+    'g_idx': groups.astype(np.int32),
+  }
+  return tensors, _multiply(codes, zeros, scales, groups)
+
+
+def draw_gptq_v2(rng, rows, columns):
+  return draw_gptq(rng, rows, columns, offset=0)
+
+
 DRAWS = {
   draw.__name__.removeprefix('draw_'): draw
   for draw in (
     *(draw_modelopt, draw_compressed_nvfp4, draw_int4, draw_int8_packed),
     *(draw_fp8_channel, draw_fp8_tensor),
+    *(draw_awq, draw_gptq, draw_gptq_v2),
   )
 }
 
@@ -131,9 +183,10 @@ def write_folders(
     prefix = name.removesuffix('weight')
     files |= {prefix + end: array for end, array in tensors.items()}
     plain[name] = values.astype(f32).astype(tensor.dtype)
-  fields = _WIDE | dict(
-    quantization_config=dict(quant_method='compressed-tensors')
-  )
+  name = draw.__name__.removeprefix('draw_')
+  method = name.partition('_')[0] if 'q' in name else 'compressed-tensors'
+  options = dict(quant_method=method, checkpoint_format=name)
+  fields = _WIDE | dict(quantization_config=options)
   folder = model_testing.write_folder(tmp_path / 'q', _QWEN, files, **fields)
   plain_folder = model_testing.write_folder(
     tmp_path / 'plain', _QWEN, plain, **_WIDE

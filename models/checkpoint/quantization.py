@@ -6,9 +6,9 @@ import pathlib
 from typing import Any
 
 # Read by `block_scales.py`, `mxfp4.py` and `packed_codes.py`.
-_READ = ('fp8', 'mxfp4', 'modelopt', 'compressed-tensors')
+_READ = ('fp8', 'mxfp4', 'modelopt', 'compressed-tensors', 'awq', 'gptq')
 # What is left of weights that these tools quantised in another way.
-_OF_OTHERS = ('weight_scale', 'weight_packed', 'weight_zero_point')
+_OF_OTHERS = ('weight_scale', 'weight_packed', 'weight_zero_point', 'qweight')
 # ModelOpt's file, in folders whose config.json says nothing.
 _MODELOPT = 'hf_quant_config.json'
 
@@ -36,9 +36,9 @@ def explain_refusal(
   details += [f'{options[n]} bits' for n in ('bits', 'w_bit') if n in options]
   form = f' ({", ".join(details)})' if details else ''
   return (
-    "expected weights in float, 'fp8', 'mxfp4', NVFP4, or int4 or int8 without "
-    f'zero points, got quant_method {method!r}{form} in {source}; dequantise '
-    'them first'
+    "expected weights in float, 'fp8', 'mxfp4', NVFP4, AWQ or GPTQ of 4 bits, "
+    f'or int4 or int8 without zero points, got quant_method {method!r}{form} '
+    f'in {source}; dequantise them first'
   )
 
 
