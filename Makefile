@@ -364,7 +364,7 @@ test-wheels: wheels
 	$(INSTALLED)/bin/hpmoe check --preset=tiny --ranks=2
 	$(INSTALLED)/bin/pip --quiet uninstall --yes hyperparallel-moe-ascend
 	$(INSTALLED)/bin/python tools/requests/run.py --out=$(INSTALLED)/again.json
-	$(INSTALLED)/bin/python tools/requests/compare.py $(INSTALLED)/judge.json \
+	$(INSTALLED)/bin/python tools/requests/compare_environments.py $(INSTALLED)/judge.json \
 	  $(INSTALLED)/whole.json $(INSTALLED)/again.json
 
 .PHONY: docs

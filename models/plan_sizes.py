@@ -1,10 +1,12 @@
 """A decoder's configuration as the sizes that a training plan asks for."""
 
-from hpmoe.backend_ascend.simulator.plan import sizes
+from hpmoe.backend_ascend.simulator.plan import decoder_sizes
 from hpmoe.models import config as config_lib
 
 
-def from_config(config: config_lib.ModelConfig, name: str) -> sizes.Model:
+def from_config(
+  config: config_lib.ModelConfig, name: str
+) -> decoder_sizes.Model:
   """Returns the sizes of a decoder.
 
   Args:
@@ -20,7 +22,7 @@ def from_config(config: config_lib.ModelConfig, name: str) -> sizes.Model:
       f'model: expected a layer with experts, got none in {name}'
     )
   layers = range(config.num_hidden_layers)
-  return sizes.Model(
+  return decoder_sizes.Model(
     name=name,
     layers=len(layers),
     dense=tuple(i for i in layers if i not in moe),

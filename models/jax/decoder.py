@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from hpmoe.models import config as config_lib
-from hpmoe.models import layers
+from hpmoe.models import decoder_layers
 from hpmoe.models import operators
 from hpmoe.models import requests
 from hpmoe.models import routed as routed_lib
@@ -99,7 +99,7 @@ def forward(
   run = operators.Run(OPERATORS, config, params, layer, policy, ranks, between)
   if cache is not None:
     states.check_room(cache, tokens.shape[1])
-  return layers.forward(run, tokens, cache, mtp)
+  return decoder_layers.forward(run, tokens, cache, mtp)
 
 
 @jax.jit

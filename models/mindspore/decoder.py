@@ -12,7 +12,7 @@ from mindspore import ops as ms_ops
 import numpy as np
 
 from hpmoe.models import config as config_lib
-from hpmoe.models import layers
+from hpmoe.models import decoder_layers
 from hpmoe.models import operators
 from hpmoe.models import parameters
 from hpmoe.models import requests
@@ -83,7 +83,7 @@ def forward(
   run = operators.Run(OPERATORS, config, params, layer, policy, ranks, between)
   if cache is not None:
     states.check_room(cache, tokens.shape[1])
-  return layers.forward(run, tokens, cache, mtp)
+  return decoder_layers.forward(run, tokens, cache, mtp)
 
 
 def next_token_loss(

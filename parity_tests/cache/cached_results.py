@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import ml_dtypes  # noqa: F401  registers its dtypes by name
 import numpy as np
 
+from hpmoe.parity_tests.cache import array_recipes
 from hpmoe.parity_tests.cache import cache_file
 from hpmoe.parity_tests.cache import cache_folder
 from hpmoe.parity_tests.cache import cache_key
-from hpmoe.parity_tests.cache import recipes
 from hpmoe.parity_tests.cache import trees
 
 # Largest size of arguments and of a result, unless their caller knows better:
@@ -46,7 +46,7 @@ class CachedResult:
   ) -> 'CachedResult | None':
     """Returns the place of a result; None if the arguments are too large."""
     limits = limits or Limits(MAX_BYTES, MAX_BYTES)
-    digests = [recipes.find(leaf) for leaf in leaves]
+    digests = [array_recipes.find(leaf) for leaf in leaves]
     unknown = [leaf for leaf, d in zip(leaves, digests) if d is None]
     if sum(leaf.nbytes for leaf in unknown) > limits.arguments:
       return None

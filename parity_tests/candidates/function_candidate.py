@@ -57,8 +57,8 @@ from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import locate
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import answers
-from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.case.layouts import project_layouts
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
@@ -300,7 +300,7 @@ def check_outputs(
   stacked = {}
   names = layer_pass.list_outputs(policy)
   try:
-    codes.check_row_parts(policy, {*outputs} & {*names})
+    quantised_inputs.check_row_parts(policy, {*outputs} & {*names})
   except ValueError as error:
     raise ValueError(f'{name}: {error}') from error
   for key, value in outputs.items():

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import lazy_tensors
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case.layouts import element_map
 from hpmoe.parity_tests.case.layouts import exact_cast
@@ -79,7 +79,7 @@ class Folder:
     arrays: dict[str, np.ndarray] = {}
     for part in PARTS[: 1 + hasattr(table, passes.BACKWARD.name)]:
       arrays |= self._read_part(f'{data}.{part}', getattr(table, part), policy)
-    arrays |= codes.compute_values(policy.coded, arrays)
+    arrays |= quantised_inputs.compute_values(policy.coded, arrays)
     checks.check_inputs(self.config, policy, arrays)
     return inputs_lib.LayerInputs(
       self.config, policy, arrays, self.path, self.facts, data

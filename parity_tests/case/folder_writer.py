@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from hpmoe.parity_tests.cache import versions
-from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import folder
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.parity_tests.case.layouts import part_layouts
@@ -98,7 +98,10 @@ def _find_part_layouts(
   layouts: Mapping[str, layouts_lib.Layout], policy: PrecisionPolicy
 ) -> dict[str, layouts_lib.Layout]:
   """Returns the layouts of codes and scales, which follow from others."""
-  names = (*codes.list_names(policy), *codes.list_row_names(policy))
+  names = (
+    *quantised_inputs.list_names(policy),
+    *quantised_inputs.list_row_names(policy),
+  )
   resolved_layouts = {
     n: part_layouts.find_layout(layouts, n, policy) for n in names
   }
@@ -139,7 +142,7 @@ def _split_passes(
   inputs: inputs_lib.LayerInputs,
 ) -> dict[str, dict[str, np.ndarray]]:
   """Returns the forward pass's inputs, and those that the backward adds."""
-  arrays = codes.replace_values(inputs.policy, inputs.arrays)
+  arrays = quantised_inputs.replace_values(inputs.policy, inputs.arrays)
   names = passes.FORWARD.reads(inputs.config, inputs.policy)
   forward = {n: arrays[n] for n in names if n in arrays}
   rest = {n: a for n, a in arrays.items() if n not in forward}

@@ -12,8 +12,8 @@ import pathlib
 import numpy as np
 import safetensors.numpy
 
-from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import inputs
+from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import tensor_files
@@ -71,8 +71,8 @@ def load_safetensors(
   tensors_by_name, notes = tensor_files.read(pathlib.Path(path))
   layouts = _parse_layouts(notes)
   try:
-    forms = codes.make_forms(quantised, x_form)
-    selected_forms = codes.select_forms(forms, tensors_by_name)
+    forms = quantised_inputs.make_forms(quantised, x_form)
+    selected_forms = quantised_inputs.select_forms(forms, tensors_by_name)
     if selected_forms:
       _check_names(tensors_by_name, selected_forms)
       if layouts:
@@ -129,7 +129,7 @@ def _check_names(
     for part_names in real_data.WEIGHTS_OF_PARTS.values()
   )
   layer = tensors.Parts(bias=bias, d_shared=int(shared))
-  required = codes.replace_names(forms or {}, tensors.inputs(layer))
+  required = quantised_inputs.replace_names(forms or {}, tensors.inputs(layer))
   scales = [spec.name for spec in tensors.STATIC_SCALES]
   for name in (*required, *names):
     if name not in names or name not in (*required, 'dy', *scales):
@@ -250,15 +250,15 @@ def from_arrays(
     ValueError: a tensor is missing, unknown, or has a wrong shape, dtype or
       value; the text names it.
   """
-  forms = codes.make_forms(quantised, x_form)
-  forms = codes.select_forms(forms, tensors_by_name)
+  forms = quantised_inputs.make_forms(quantised, x_form)
+  forms = quantised_inputs.select_forms(forms, tensors_by_name)
   _check_names(tensors_by_name, forms)
   arrays = {
     name: read_case.as_numpy(read_case.bits_of(value))
     for name, value in tensors_by_name.items()
   }
-  codes.check(forms, arrays)
-  arrays |= codes.compute_values(forms, arrays)
+  quantised_inputs.check(forms, arrays)
+  arrays |= quantised_inputs.compute_values(forms, arrays)
   config = _infer_config(arrays, capacity)
   if arrays['x'].dtype not in exact_limits.STORAGE.values():
     raise ValueError(

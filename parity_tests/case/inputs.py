@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from hpmoe.parity_tests.cache import cached_results
-from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.case import text_router
@@ -75,20 +75,20 @@ class LayerInputs:
   ) -> 'LayerInputs':
     """Returns the same layer with quantised expert weights or x; '': neither.
 
-    Whole numbers keep their values, see `codes.factor_exactly`.
+    Whole numbers keep their values, see `quantised_inputs.factor_exactly`.
 
     Raises:
       ValueError: codes do not fill words.
     """
-    forms = codes.make_forms(weights, x)
-    present = codes.select_forms(forms, self.arrays)
+    forms = quantised_inputs.make_forms(weights, x)
+    present = quantised_inputs.select_forms(forms, self.arrays)
     forms = {n: form for n, form in forms.items() if n not in present}
     if not forms:
       return self
     if self.data == 'real':
-      arrays = codes.quantise_values(forms, self.arrays)
+      arrays = quantised_inputs.quantise_values(forms, self.arrays)
     else:
-      arrays = codes.factor_exactly(forms, self.arrays, seed)
+      arrays = quantised_inputs.factor_exactly(forms, self.arrays, seed)
     quantised = dataclasses.replace(self, arrays=arrays)
     return quantised.with_policy(quantised=weights, x_form=x)
 
@@ -101,7 +101,7 @@ class LayerInputs:
       ValueError: the policy lacks a scale, or a scale is not above 0 or has a
         wrong shape or dtype; or rows do not fill bytes.
     """
-    codes.check_row_widths(self.policy, **self.config.dims())
+    quantised_inputs.check_row_widths(self.policy, **self.config.dims())
     names = self.policy.static_scales
     present = [s.name for s in tensors.STATIC_SCALES if s.name in self.arrays]
     for name in present:

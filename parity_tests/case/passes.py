@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.parity_tests.case import codes
+from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import kinds
 from hpmoe.reference.contract import precision
@@ -98,14 +98,16 @@ class Pass:
   def list_outputs(self, policy: precision.PrecisionPolicy) -> tuple[str, ...]:
     """Returns `outputs` and the codes of rows that a policy quantises."""
     is_forward = self.name == 'forward'
-    return self.outputs + (codes.list_row_names(policy) if is_forward else ())
+    return self.outputs + (
+      quantised_inputs.list_row_names(policy) if is_forward else ()
+    )
 
   def find_shape(
     self, policy: precision.PrecisionPolicy, name: str, **sizes: int
   ) -> tuple[int, ...]:
     """Returns the shape of one of `list_outputs`, from the sizes of axes."""
     if tensors.SPECS[name].role == 'codes':
-      return codes.find_row_shape(policy, name, **sizes)
+      return quantised_inputs.find_row_shape(policy, name, **sizes)
     return tensors.SPECS[name].dims(**sizes)
 
   def sources(
@@ -132,11 +134,11 @@ class Pass:
     """Returns the names of this pass's inputs."""
     inputs = tensors.inputs(layer)
     if self.name == 'forward':
-      return (*inputs, *codes.list_names(policy))
+      return (*inputs, *quantised_inputs.list_names(policy))
     gradient = tensors.grad_given(layer)
     return (
       *inputs,
-      *codes.list_names(policy),
+      *quantised_inputs.list_names(policy),
       gradient,
       *tensors.PLAN,
       *tensors.saved_stages(layer, policy.placement),

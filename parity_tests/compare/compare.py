@@ -24,7 +24,7 @@ from hpmoe.parity_tests.candidates import backends
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.compare import layers
+from hpmoe.parity_tests.compare import layer_checks
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.compare import routing_diff
 from hpmoe.parity_tests.compare import side_results
@@ -439,7 +439,7 @@ def _write_cases(request, subject, side, progress) -> None:
   root.mkdir(parents=True, exist_ok=True)
   for layer in subject.moe_layers:
     progress(f'case of layer {layer}')
-    if layers.not_finite(side[layer]):
+    if layer_checks.not_finite(side[layer]):
       continue
     case = _save_case(request, subject, layer, side[layer])
     # As `hpmoe export`, for kernels that run elsewhere.
@@ -452,24 +452,26 @@ def _save_case(request, subject, layer: int, arrays) -> case_lib.Case:
   folder = pathlib.Path(request.out)
   folder.mkdir(parents=True, exist_ok=True)
   path = str(folder / f'layer_{layer}.safetensors')
-  return layers.save(path, arrays, subject.activation)
+  return layer_checks.save(path, arrays, subject.activation)
 
 
 def _judge_layer(request: Request, subject, layer: int, arrays) -> JudgedLayer:
-  if name := layers.not_finite(arrays):
+  if name := layer_checks.not_finite(arrays):
     return JudgedLayer(layer, None, f'{name} is not finite before it')
   case = _save_case(request, subject, layer, arrays)
   source = 'what the layer returned'
   if (alone := _alone(request, layer)) is not None:
     candidate, arguments = alone
-    report, other = layers.judge_candidate(case, arrays, candidate, arguments)
+    report, other = layer_checks.judge_candidate(
+      case, arrays, candidate, arguments
+    )
     if not other:
       return JudgedLayer(
         layer, report, f'{request.right.kind} on what the layer read'
       )
     source += f' ({request.right.kind} alone gives other bits of '
     source += f'{", ".join(other)})'
-  report = layers.judge_outputs(
+  report = layer_checks.judge_outputs(
     case, arrays, str(request.right), request.command
   )
   return JudgedLayer(layer, report, source)

@@ -3,7 +3,7 @@
 A step is one module of a model, such as a norm, a projection, the core of
 attention or a router: its inputs and outputs under their names in a dump, and
 the function from one to the other.  Run in order, the steps are the decoder
-(`models/layers.py`); each can also run on its inputs in a dump.
+(`models/decoder_layers.py`); each can also run on its inputs in a dump.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 
 from hpmoe.models import attention as attention_lib
 from hpmoe.models import config as config_lib
-from hpmoe.models import layers
+from hpmoe.models import decoder_layers
 from hpmoe.models import operators
 from hpmoe.models import parameters
 from hpmoe.models import routed as routed_lib
@@ -114,7 +114,7 @@ def list_steps(config: config_lib.ModelConfig) -> Iterator[Step]:
     (Read(('lm_head', INPUT), ('model.norm', OUTPUT)),),
     (('lm_head', OUTPUT),),
     (head,),
-    lambda run, visible, arrays: (layers.score_words(run, arrays[0]),),
+    lambda run, visible, arrays: (decoder_layers.score_words(run, arrays[0]),),
   )
 
 
@@ -124,7 +124,7 @@ def _list_layer(
   prefix = f'model.layers.{number}'
   yield _norm_step(f'{prefix}.input_layernorm', hidden)
   yield from _list_attention(config, number)
-  _, name = layers.choose_attention(config, number)
+  _, name = decoder_layers.choose_attention(config, number)
   attention = (f'{prefix}.{name}', OUTPUT)
   first = (f'{prefix}.post_attention_layernorm', INPUT)
   block_norm = 'post_attention_layernorm'
@@ -215,7 +215,9 @@ def _sum_step(
 
 def _mlp_step(module: str, source: Slot) -> Step:
   def compute(run, visible, arrays):
-    return (layers.mlp(run, parameters.under(run.params, module), arrays[0]),)
+    return (
+      decoder_layers.mlp(run, parameters.under(run.params, module), arrays[0]),
+    )
 
   slots = (module, INPUT), (module, OUTPUT)
   return Step(module, (Read(slots[0], source),), slots[1:], (module,), compute)
@@ -228,7 +230,7 @@ def _list_attention(
 
   The whole comes last, so that it is blamed only if none of its parts is.
   """
-  whole, block = layers.choose_attention(config, number)
+  whole, block = decoder_layers.choose_attention(config, number)
   attention = f'model.layers.{number}.{block}'
   normed = (f'model.layers.{number}.input_layernorm', OUTPUT)
   latent = config.family.attention == 'mla'
@@ -331,7 +333,7 @@ def _list_experts(
   def add(run, visible, arrays):
     x, y = arrays
     params = parameters.under(run.params, block)
-    return (y.reshape(x.shape) + layers.shared_experts(run, params, x),)
+    return (y.reshape(x.shape) + decoder_layers.shared_experts(run, params, x),)
 
   prefixes = [shared]
   if config.family.shared_gate:

@@ -6,9 +6,9 @@ import dataclasses
 import numpy as np
 
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import codes
+from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.definitions import definition as definition_lib
-from hpmoe.parity_tests.definitions import kinds as kinds_lib
+from hpmoe.parity_tests.definitions import input_kinds as kinds_lib
 from hpmoe.parity_tests.definitions import layer_inputs
 from hpmoe.parity_tests.definitions import solution as solution_lib
 from hpmoe.parity_tests.definitions import workload_inputs
@@ -239,8 +239,8 @@ def compute_row(
     ids[None].astype(np.int32), one_token.weigh(ids[None]), {}, 0.0
   )
   arrays = one_token.make_arrays(choice)
-  forms = codes.make_forms(layer.kind.weights, layer.kind.x_form)
-  arrays |= codes.compute_values(forms, arrays)
+  forms = quantised_inputs.make_forms(layer.kind.weights, layer.kind.x_form)
+  arrays |= quantised_inputs.compute_values(forms, arrays)
   x = arrays['x'][0, 0].astype(np.float64)
   row = np.zeros(arrays['w_down'].shape[-1])
   for expert, weight in zip(

@@ -12,7 +12,7 @@ from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.definitions import definition as definition_lib
 from hpmoe.parity_tests.definitions import definition_check
 from hpmoe.parity_tests.definitions import definition_testing as testing
-from hpmoe.parity_tests.definitions import kinds
+from hpmoe.parity_tests.definitions import input_kinds
 from hpmoe.parity_tests.definitions import layer_inputs
 from hpmoe.parity_tests.definitions import workload_inputs
 from hpmoe.parity_tests.judge import check
@@ -223,7 +223,7 @@ class TestNearTies:
     logits = inputs['routing_logits']
     logits[3] = np.linspace(2, -2, 16)
     logits[3, 4] = logits[3, 3]
-    kind = kinds.find_kind(task)
+    kind = input_kinds.find_kind(task)
     return layer_inputs.Layer.from_inputs(kind, task.name, inputs)
 
   def test_an_answer_of_nan_follows_no_choice(self, layer):
@@ -298,7 +298,9 @@ class TestKinds:
     ],
   )
   def test_published_names_have_one_kind(self, name, label):
-    labels = [kind.label for kind in kinds.KINDS.values() if kind.match(name)]
+    labels = [
+      kind.label for kind in input_kinds.KINDS.values() if kind.match(name)
+    ]
     assert labels == [label]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 import ml_dtypes
 import numpy as np
 
-from hpmoe.parity_tests.definitions import kinds as kinds_lib
+from hpmoe.parity_tests.definitions import input_kinds as kinds_lib
 from hpmoe.parity_tests.judge.limits import router_limits
 from hpmoe.reference import routing
 from hpmoe.reference.contract import array_typing as at

@@ -20,9 +20,9 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.determinism import variants
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import pass_reference
@@ -293,7 +293,9 @@ class _Trial:
     candidate: candidates.Candidate,
     layer_inputs: inputs_lib.LayerInputs,
   ) -> dict[str, np.ndarray]:
-    arrays = codes.replace_values(layer_inputs.policy, layer_inputs.arrays)
+    arrays = quantised_inputs.replace_values(
+      layer_inputs.policy, layer_inputs.arrays
+    )
     outputs = candidate.run(
       layer_inputs.config, layer_inputs.policy, arrays, self._pass
     )

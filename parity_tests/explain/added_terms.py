@@ -10,9 +10,9 @@ import dataclasses
 
 import numpy as np
 
+from hpmoe.parity_tests.explain import element_sizes
 from hpmoe.parity_tests.explain import failed_stage
 from hpmoe.parity_tests.explain import known_bugs
-from hpmoe.parity_tests.explain import sizes
 
 # The rows of slots, by the sum that adds them.
 _SLOTS = {'y': 'returned', 'dx': 'd_returned'}
@@ -137,7 +137,7 @@ def _fit(stage: failed_stage.FailedStage, rest_sum: np.ndarray) -> float | None:
     stage: what failed.
     rest_sum: the sum that lacks the addend.
   """
-  unit = sizes.measure_sizes(stage.expected)
+  unit = element_sizes.measure_sizes(stage.expected)
   unit = np.where(unit > 0, unit, 1.0)
   actual, expected, rest = (
     (a.astype(np.float64) / unit)[stage.bad]

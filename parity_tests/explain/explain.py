@@ -14,10 +14,10 @@ import numpy as np
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.case.layouts import alternative_layouts
 from hpmoe.parity_tests.explain import added_terms
+from hpmoe.parity_tests.explain import element_sizes
 from hpmoe.parity_tests.explain import failed_stage
 from hpmoe.parity_tests.explain import known_bugs
 from hpmoe.parity_tests.explain import locations
-from hpmoe.parity_tests.explain import sizes
 from hpmoe.parity_tests.judge.limits import ulp
 
 # A change is named if it explains at least this share of the wrong elements,
@@ -347,7 +347,7 @@ def _is_right(
   if stage.exact:
     return np.array_equal(actual, expected)
   # Coarser than any storage rounding, finer than two unrelated rows.
-  largest = sizes.measure_sizes(expected)
+  largest = element_sizes.measure_sizes(expected)
   with np.errstate(invalid='ignore'):
     return bool((np.abs(actual - expected) <= 2.0**-6 * largest).all())
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hpmoe.parity_tests.explain import sizes
+from hpmoe.parity_tests.explain import element_sizes
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import poison
 from hpmoe.reference.contract import storage
@@ -47,7 +47,7 @@ def describe(
         f'{actual.dtype} values that {narrow_format.name} could hold: '
         'rounded too early'
       )
-  size = sizes.measure_sizes(expected)
+  size = element_sizes.measure_sizes(expected)
   size = np.where(size > 0, size, 1.0)
   actual_units, expected_units = (
     a.astype(np.float64) / size for a in (actual, expected)
@@ -148,7 +148,7 @@ def _near(actual: np.ndarray, expected: np.ndarray, bad: np.ndarray) -> str:
   actual_wide, expected_wide = (
     a[rows].astype(np.float64) for a in (actual, expected)
   )
-  largest = sizes.measure_sizes(expected)[rows]
+  largest = element_sizes.measure_sizes(expected)[rows]
   with np.errstate(invalid='ignore', over='ignore'):
     apart = np.abs(actual_wide - expected_wide) / np.where(
       largest > 0, largest, np.nan
@@ -178,7 +178,7 @@ def _is_other_row(
   It is so much nearer to that than to its own that no rounding explains it, in
   columns of any size.
   """
-  size = sizes.measure_sizes(rows).max(axis=0)
+  size = element_sizes.measure_sizes(rows).max(axis=0)
   if not np.isfinite(row).all() or not (size > 0).any():
     return False
   unit = np.where(size > 0, size, 1.0)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from hpmoe.parity_tests.case import codes
+from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.case.layouts import swizzles
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.quantised import quantise
@@ -37,7 +37,7 @@ def list_misreads(
       (says, _weight(form, arrays, weight, {name: changed_part}))
       for says, name, changed_part in _changes(form, weight, arrays)
     ]
-    for weight in codes.WEIGHTS
+    for weight in quantised_inputs.WEIGHTS
   }
 
 
@@ -70,7 +70,9 @@ def _weight(
   form: str, arrays: Arrays, name: str, changed_part: Arrays
 ) -> Callable:
   new_arrays = {**arrays, **changed_part}
-  return lambda read: codes.compute_values({name: form}, new_arrays)[name]
+  return lambda read: quantised_inputs.compute_values({name: form}, new_arrays)[
+    name
+  ]
 
 
 def _changes(
@@ -86,7 +88,7 @@ def _changes(
     yield says, names[1], rounded_scales.view(stored_scales.dtype)
   for says, new_scales in _list_orders_of_weight(stored_scales):
     yield says, names[1], new_scales
-  if weight == codes.WEIGHTS[0]:
+  if weight == quantised_inputs.WEIGHTS[0]:
     yield from (
       (f'{says}, with up first', names[1], _swap_halves(new_scales))
       for says, new_scales in _list_orders_of_weight(

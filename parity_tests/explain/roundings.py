@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.parity_tests.explain import sizes
+from hpmoe.parity_tests.explain import element_sizes
 from hpmoe.reference.contract import policies
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
@@ -119,7 +119,7 @@ class _Deviation:
 
   Attributes:
     actual: `[n]` float64 what the candidate has.
-    size: `[n]` float64 as `sizes.measure_sizes` has it.
+    size: `[n]` float64 as `element_sizes.measure_sizes` has it.
     right: error under the policy of the case.
     smallest: error of one element that differs by one rounding.
   """
@@ -136,7 +136,7 @@ class _Deviation:
       return None
     stored_format = storage.FORMATS[str(stage.actual.dtype)]
     wide = stage.expected.astype(np.float64)
-    size = sizes.measure_sizes(np.where(stage.real, wide, 0))
+    size = element_sizes.measure_sizes(np.where(stage.real, wide, 0))
     actual = stage.actual.astype(np.float64)
     size = np.where(size > 0, size, 1.0)[stage.real]
     # The error of a rounding is not relative among subnormal numbers.

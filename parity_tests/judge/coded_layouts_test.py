@@ -10,10 +10,10 @@ import safetensors.numpy
 import hpmoe
 from hpmoe.parity_tests.candidates import elsewhere
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import folder
 from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import input_files
+from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case.layouts import project_layouts
 from hpmoe.parity_tests.case.layouts import swizzles_test
@@ -89,7 +89,7 @@ class Kernel:
     codes = inputs[f'{name}_codes']
     if row.is_packed:
       codes = E2M1[np.stack([codes & 15, codes >> 4], -1)]
-    codes = codes.reshape(len(scales), *shape).astype(f32)
+    codes = quantised_inputs.reshape(len(scales), *shape).astype(f32)
     values = codes * scales[:, : shape[0], : shape[1]]
     return values if name[0] == 'w' else values[0]
 
@@ -232,7 +232,7 @@ def make_policy():
 def test_a_file_of_inputs_says_how_its_scales_lie(tmp_path, word, forms):
   case = dataclasses.replace(CASE, **forms)
   inputs = dataclasses.replace(case, rows='').make()
-  names = codes.replace_names(inputs.policy.coded, tensors.INPUTS)
+  names = quantised_inputs.replace_names(inputs.policy.coded, tensors.INPUTS)
   arrays = {name: inputs.arrays[name] for name in names}
   laid_out = project_layouts.lay_out(word, arrays, inputs.config, inputs.policy)
   layouts = project_layouts.read_layouts(word)

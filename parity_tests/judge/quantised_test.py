@@ -16,8 +16,8 @@ from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
@@ -153,9 +153,9 @@ def read_expert(name, inputs, index):
   if name.startswith('b_'):
     return np.float32(0)
   codes, scales = (inputs[name + part][index] for part in ('_codes', '_scales'))
-  assert name not in inputs and codes.dtype == np.uint8
+  assert name not in inputs and quantised_inputs.dtype == np.uint8
   low, high = codes & 15, codes >> 4
-  codes = np.stack([low, high], 1).reshape(-1, codes.shape[1])
+  codes = np.stack([low, high], 1).reshape(-1, quantised_inputs.shape[1])
   table = np.float32([0, .5, 1, 1.5, 2, 3, 4, 6])
   values = np.where(codes & 8, -1, 1) * table[codes & 7]
   scales = np.float32(2) ** (scales.astype(np.int32) - 127)
@@ -268,7 +268,7 @@ def _load_codes(form: str) -> dict[str, np.ndarray]:
   inputs = dataclasses.replace(CASE, quantised=form).make()
   return {
     name: array
-    for name, array in codes.replace_values(
+    for name, array in quantised_inputs.replace_values(
       inputs.policy, inputs.arrays
     ).items()
     if name != 'dy'

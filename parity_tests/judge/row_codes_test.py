@@ -10,9 +10,9 @@ import pytest
 import hpmoe
 from hpmoe.parity_tests.candidates import outputs as outputs_lib
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import codes as codes_lib
 from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import quantised_inputs as codes_lib
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.explain import roundings
 from hpmoe.parity_tests.judge import bench as bench_lib

@@ -10,7 +10,7 @@ import pytest
 import hpmoe
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import codes
+from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import oracle
@@ -255,7 +255,7 @@ def _compute_y(
   """Returns y of a layer in numpy that reads x as codes."""
   x, weights = _read_tokens(inputs, wrong, group), inputs['topk_weights']
   weights = weights * np.float32(1 + weight_error)
-  matrices = [_read_weight(inputs, name) for name in codes.WEIGHTS]
+  matrices = [_read_weight(inputs, name) for name in quantised_inputs.WEIGHTS]
   y = np.zeros(x.shape, np.float32)
   for expert in range(config.num_experts):
     owner, local = divmod(expert, config.experts_per_rank)

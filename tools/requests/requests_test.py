@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from hpmoe.tools.requests import compare
+from hpmoe.tools.requests import compare_environments
 from hpmoe.tools.requests import run
 
 _OUTCOMES = json.loads(
@@ -37,10 +37,10 @@ def test_every_outcome_is_as_recorded(tmp_path):
 def test_differences_are_named():
   left = [dict(code=0, report=dict(rms=1.0, verdict='pass'))]
   right = [dict(code=0, report=dict(rms=1.0 + 1e-12, verdict='fail'))]
-  assert compare.find_differences(left, right) == [
+  assert compare_environments.find_differences(left, right) == [
     "[0].report.verdict: 'pass' and 'fail'"
   ]
   right[0]['report'] = dict(rms=1.0 + 1e-6, verdict='pass')
-  assert compare.find_differences(left, right) == [
+  assert compare_environments.find_differences(left, right) == [
     '[0].report.rms: 1.0 and 1.000001'
   ]

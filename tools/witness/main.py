@@ -25,7 +25,7 @@ from absl import app
 from absl import flags
 
 from hpmoe.tools.docs import figures
-from hpmoe.tools.witness import compare
+from hpmoe.tools.witness import compare_orders
 from hpmoe.tools.witness import cpu
 from hpmoe.tools.witness import hivm
 from hpmoe.tools.witness import order
@@ -56,20 +56,20 @@ _VALUES = 500  # programs
 _HEAD = '// make witness WITNESS_FLAGS=--witness_store\n'
 _ROWS = {
   'programs': 'programs',
-  compare.CLEAN: 'clean',
-  compare.CLEAN_IF_COUNTED: 'clean with `flags_count`',
+  compare_orders.CLEAN: 'clean',
+  compare_orders.CLEAN_IF_COUNTED: 'clean with `flags_count`',
   'left out': 'flags and barriers',
   'demands': 'that the twin asks for',
-  compare.REPORTED: 'left out: reported',
-  compare.TWICE: compare.TWICE,
-  compare.ROUNDS: compare.ROUNDS,
-  compare.WHOLE_ARRAY: compare.WHOLE_ARRAY,
+  compare_orders.REPORTED: 'left out: reported',
+  compare_orders.TWICE: compare_orders.TWICE,
+  compare_orders.ROUNDS: compare_orders.ROUNDS,
+  compare_orders.WHOLE_ARRAY: compare_orders.WHOLE_ARRAY,
 }
 
 
 def judge(
   tool: pathlib.Path, seeds: range, solver: str
-) -> Iterator[compare.Verdict]:
+) -> Iterator[compare_orders.Verdict]:
   """Yields the verdict of each seed's program, for one of the solvers."""
   for begin in range(seeds.start, seeds.stop, _BATCH):
     batch = [
@@ -82,20 +82,23 @@ def judge(
 
 def judge_batch(
   pairs: Sequence[tuple[programs.Program, hivm.Body]],
-) -> list[compare.Verdict]:
+) -> list[compare_orders.Verdict]:
   with (
     tempfile.TemporaryDirectory(prefix='hpmoe-witness-') as folder,
     twins.Twin(pairs, pathlib.Path(folder)) as twin,
   ):
-    return [compare.judge(*pair, twin) for pair in pairs]
+    return [compare_orders.judge(*pair, twin) for pair in pairs]
 
 
-def rows(verdicts: dict[str, list[compare.Verdict]]) -> list[list[object]]:
+def rows(
+  verdicts: dict[str, list[compare_orders.Verdict]],
+) -> list[list[object]]:
   """Returns the table's rows: a count of each solver; what is wrong last."""
   counts = {
-    name: compare.tally(of_solver) for name, of_solver in verdicts.items()
+    name: compare_orders.tally(of_solver)
+    for name, of_solver in verdicts.items()
   }
-  wrong = {kind: kind for kind in compare.WRONG}
+  wrong = {kind: kind for kind in compare_orders.WRONG}
   return [
     [head, *(f'{counts[name][kind]:,}' for name in verdicts)]
     for kind, head in (_ROWS | wrong).items()
@@ -103,13 +106,15 @@ def rows(verdicts: dict[str, list[compare.Verdict]]) -> list[list[object]]:
   ]
 
 
-def examples(verdicts: dict[str, list[compare.Verdict]]) -> dict[str, dict]:
+def examples(
+  verdicts: dict[str, list[compare_orders.Verdict]],
+) -> dict[str, dict]:
   """Returns of each kind of difference the first seed, by solver."""
   firsts: dict[str, dict] = {}
   for solver, of_solver in verdicts.items():
     for verdict in of_solver:
       for kind in (verdict.whole, *verdict.parts):
-        if kind not in (compare.CLEAN, compare.REPORTED):
+        if kind not in (compare_orders.CLEAN, compare_orders.REPORTED):
           firsts.setdefault(kind, {}).setdefault(
             solver, {'seed': verdict.seed, 'said': verdict.example}
           )
@@ -192,7 +197,7 @@ def _run_order(tool: pathlib.Path, seeds: range) -> bool:
     for verdict in of_solver
     for kind in (verdict.whole, *verdict.parts)
   }
-  return bool(kinds & set(compare.WRONG))
+  return bool(kinds & set(compare_orders.WRONG))
 
 
 def _source() -> dict[str, str]:

@@ -12,8 +12,8 @@ from typing import Any
 
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.plan import decoder_sizes
 from hpmoe.backend_ascend.simulator.plan import moe_layer
-from hpmoe.backend_ascend.simulator.plan import sizes
 
 _B = 2  # bytes of bfloat16
 # Flash attention: five products backward, where forward has two.
@@ -109,7 +109,7 @@ class Share:
     fused, exchange, nodes, element: as of `moe_layer.Layer`.
   """
 
-  model: sizes.Model
+  model: decoder_sizes.Model
   sequence: int
   micro_batch: int
   tp: int
@@ -376,9 +376,9 @@ def _mtp(share: Share) -> Unit:
 
 
 _UNITS = {
-  sizes.EMBEDDING: _embedding,
-  sizes.DENSE: _dense,
-  sizes.MOE: _moe,
-  sizes.MTP: _mtp,
-  sizes.HEAD: _head,
+  decoder_sizes.EMBEDDING: _embedding,
+  decoder_sizes.DENSE: _dense,
+  decoder_sizes.MOE: _moe,
+  decoder_sizes.MTP: _mtp,
+  decoder_sizes.HEAD: _head,
 }

@@ -6,8 +6,8 @@ import functools
 import numpy as np
 
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.plan import decoder_sizes
 from hpmoe.backend_ascend.simulator.plan import operators
-from hpmoe.backend_ascend.simulator.plan import sizes
 
 # What the backward pass makes anew: nothing; norms, up-projections and
 # activations; whole units.
@@ -85,7 +85,7 @@ class Setting:
     ValueError: a value is out of range, or the machine cannot be planned for.
   """
 
-  model: sizes.Model
+  model: decoder_sizes.Model
   machine: machine_lib.Machine
   devices: int
   sequence: int = 4096
@@ -179,7 +179,7 @@ class Setting:
 
 @functools.lru_cache(maxsize=4096)
 def chunks(
-  model: sizes.Model, pp: int, vpp: int, pad: int
+  model: decoder_sizes.Model, pp: int, vpp: int, pad: int
 ) -> tuple[tuple[str, ...], ...]:
   """Returns the units of each chunk; each unit is in one chunk, in order.
 
@@ -197,9 +197,13 @@ def chunks(
 
 
 @functools.lru_cache(maxsize=4096)
-def counts(model: sizes.Model, pp: int, vpp: int, pad: int) -> np.ndarray:
-  """Returns `[V, P, kinds]`: units of each kind of `sizes.KINDS` in a chunk."""
+def counts(
+  model: decoder_sizes.Model, pp: int, vpp: int, pad: int
+) -> np.ndarray:
+  """Returns `[V, P, kinds]`: units of each of `KINDS` in a chunk."""
   chunks_ = chunks(model, pp, vpp, pad)
-  table = np.array([[c.count(kind) for kind in sizes.KINDS] for c in chunks_])
+  table = np.array(
+    [[c.count(kind) for kind in decoder_sizes.KINDS] for c in chunks_]
+  )
   table.flags.writeable = False
   return table.reshape(vpp, pp, -1)

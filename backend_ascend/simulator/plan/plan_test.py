@@ -6,18 +6,18 @@ import pytest
 
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.plan import collectives
-from hpmoe.backend_ascend.simulator.plan import memory as memory_lib
+from hpmoe.backend_ascend.simulator.plan import decoder_sizes
+from hpmoe.backend_ascend.simulator.plan import decoder_sizes_test
+from hpmoe.backend_ascend.simulator.plan import device_memory as memory_lib
 from hpmoe.backend_ascend.simulator.plan import moe_layer
 from hpmoe.backend_ascend.simulator.plan import operators
 from hpmoe.backend_ascend.simulator.plan import plan as plan_lib
 from hpmoe.backend_ascend.simulator.plan import published
-from hpmoe.backend_ascend.simulator.plan import sizes
-from hpmoe.backend_ascend.simulator.plan import sizes_test
 from hpmoe.backend_ascend.simulator.plan import step as step_lib
 from hpmoe.backend_ascend.simulator.plan import unit_costs
 
 Plan = plan_lib.Plan
-TINY = sizes_test.TINY
+TINY = decoder_sizes_test.TINY
 A3 = machine_lib.load('ascend_a3')
 
 
@@ -113,7 +113,7 @@ class TestConservation:
     assert len(chunks) == pp * vpp
     assert sum(chunks, ()) == model.units()
     counts = plan_lib.counts(model, pp, vpp, pad).sum((0, 1))
-    assert [*counts] == [model.units().count(k) for k in sizes.KINDS]
+    assert [*counts] == [model.units().count(k) for k in decoder_sizes.KINDS]
 
   @pytest.mark.parametrize('tp, ep', [(1, 1), (1, 32), (8, 4)])
   def test_shares_add_up_to_the_model(self, tp, ep):

@@ -5,11 +5,11 @@ import os
 import numpy as np
 
 from hpmoe.backend_ascend.simulator import simulate
-from hpmoe.backend_ascend.simulator.plan import memory as memory_lib
+from hpmoe.backend_ascend.simulator.plan import decoder_sizes
+from hpmoe.backend_ascend.simulator.plan import device_memory as memory_lib
 from hpmoe.backend_ascend.simulator.plan import moe_layer
 from hpmoe.backend_ascend.simulator.plan import pipeline
 from hpmoe.backend_ascend.simulator.plan import plan as plan_lib
-from hpmoe.backend_ascend.simulator.plan import sizes
 from hpmoe.backend_ascend.simulator.plan import step as step_lib
 from hpmoe.backend_ascend.simulator.plan import unit_costs
 from hpmoe.reference.contract import plot_style
@@ -113,7 +113,7 @@ def _memory(axes, setting, costs, cost) -> None:
 def _operators(axes, setting, layers, cost) -> None:
   """Draws products of a layer with experts, forward, under the roofline."""
   machine, share = setting.machine, setting.share(cost.plan)
-  unit = share.unit(sizes.MOE)
+  unit = share.unit(decoder_sizes.MOE)
   points = [
     (o.name, o.flops, o.bytes_moved, o.seconds(machine, setting.element))
     for o in unit.operators

@@ -3,11 +3,11 @@
 import pathlib
 import tomllib
 
-from hpmoe.backend_ascend.simulator.plan import sizes
+from hpmoe.backend_ascend.simulator.plan import decoder_sizes
 
 _TEXT = pathlib.Path(__file__).with_suffix('.toml').read_text()
 MODELS = {
-  name: sizes.Model(
+  name: decoder_sizes.Model(
     name=name, **fields | dict(dense=tuple(fields.get('dense', ())))
   )
   for name, fields in tomllib.loads(_TEXT).items()

@@ -6,7 +6,7 @@ import dataclasses
 import heapq
 import itertools
 
-from hpmoe.backend_ascend.simulator.plan import memory as memory_lib
+from hpmoe.backend_ascend.simulator.plan import device_memory as memory_lib
 from hpmoe.backend_ascend.simulator.plan import moe_layer
 from hpmoe.backend_ascend.simulator.plan import plan as plan_lib
 from hpmoe.backend_ascend.simulator.plan import step as step_lib

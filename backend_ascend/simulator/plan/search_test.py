@@ -3,16 +3,16 @@
 import dataclasses
 
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.plan import decoder_sizes_test
 from hpmoe.backend_ascend.simulator.plan import moe_layer
 from hpmoe.backend_ascend.simulator.plan import plan as plan_lib
 from hpmoe.backend_ascend.simulator.plan import search as search_lib
-from hpmoe.backend_ascend.simulator.plan import sizes_test
 from hpmoe.backend_ascend.simulator.plan import step as step_lib
 from hpmoe.backend_ascend.simulator.plan import unit_costs
 
 A3 = machine_lib.load('ascend_a3')
 MODEL = dataclasses.replace(
-  sizes_test.TINY,
+  decoder_sizes_test.TINY,
   layers=8,
   hidden=256,
   vocabulary=1024,

@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 
 from hpmoe.backend_ascend.simulator.plan import collectives
-from hpmoe.backend_ascend.simulator.plan import memory as memory_lib
+from hpmoe.backend_ascend.simulator.plan import device_memory as memory_lib
 from hpmoe.backend_ascend.simulator.plan import pipeline
 from hpmoe.backend_ascend.simulator.plan import plan as plan_lib
 from hpmoe.backend_ascend.simulator.plan import unit_costs

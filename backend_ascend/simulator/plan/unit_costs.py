@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from hpmoe.backend_ascend.simulator.plan import collectives
+from hpmoe.backend_ascend.simulator.plan import decoder_sizes
 from hpmoe.backend_ascend.simulator.plan import moe_layer
 from hpmoe.backend_ascend.simulator.plan import operators
 from hpmoe.backend_ascend.simulator.plan import plan as plan_lib
-from hpmoe.backend_ascend.simulator.plan import sizes
 
 Plan = plan_lib.Plan
 Setting = plan_lib.Setting
@@ -196,7 +196,9 @@ def _key(plan: Plan) -> Plan:
 
 def sum_chunks(setting: Setting, plan: Plan, units, value) -> np.ndarray:
   """Returns `[V, P]`: sums over the units of each chunk."""
-  unit_values = [value(units[k]) if k in units else 0.0 for k in sizes.KINDS]
+  unit_values = [
+    value(units[k]) if k in units else 0.0 for k in decoder_sizes.KINDS
+  ]
   return plan_lib.counts(setting.model, plan.pp, plan.vpp, plan.pad) @ np.array(
     unit_values
   )

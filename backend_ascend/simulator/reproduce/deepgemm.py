@@ -18,7 +18,7 @@ import numpy as np
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
-from hpmoe.backend_ascend.simulator.reproduce import layers
+from hpmoe.backend_ascend.simulator.reproduce import compiled_layers
 from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 from hpmoe.reference.contract import config as config_lib
@@ -104,7 +104,7 @@ def _simulate(
   order: granularity.Order,
 ) -> simulate.Simulation:
   ids = topk_ids(plain_config)
-  expert_rows = layers.rows(plain_config, ids)
+  expert_rows = compiled_layers.rows(plain_config, ids)
   capacity = int(expert_rows.max())
   tile_rows = min(_TILE_ROWS, capacity)
   options = granularity.Options(
@@ -124,7 +124,7 @@ def _simulate(
     plain_config, capacity=int(rank_rows.max())
   )
   return simulate.simulate(
-    layers.image(sized_config, options, layout.Direction.FORWARD),
+    compiled_layers.image(sized_config, options, layout.Direction.FORWARD),
     machine,
     ids,
     element=_ELEMENT,

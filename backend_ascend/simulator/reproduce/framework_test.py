@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.reproduce import compiled_layers
 from hpmoe.backend_ascend.simulator.reproduce import fit
-from hpmoe.backend_ascend.simulator.reproduce import layers
 from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import score
 from hpmoe.backend_ascend.simulator.reproduce import sensitivity
@@ -469,7 +469,9 @@ def test_sensitivity_runs_what_a_row_may_read(remembered):
   def run(machines, tell):
     machine = machines[_MACHINE]
     if remembered:
-      seconds = layers.cache_result('late', machine, lambda: late(machine))
+      seconds = compiled_layers.cache_result(
+        'late', machine, lambda: late(machine)
+      )
     else:
       seconds = late(machine)
     return _run(machines, tell) | {'late': seconds}

@@ -18,7 +18,7 @@ import dataclasses
 
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
-from hpmoe.backend_ascend.simulator.reproduce import layers
+from hpmoe.backend_ascend.simulator.reproduce import compiled_layers
 from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 from hpmoe.reference.contract import config as config_lib
@@ -200,10 +200,10 @@ def cases(
   ratio: float = 1.0,
   aic: int = 24,
   hypotheses: Hypotheses = _ASSUMED,
-) -> dict[str, layers.Case]:
+) -> dict[str, compiled_layers.Case]:
   """Returns the case of each pass, by its name."""
   return {
-    direction.name.lower(): layers.Case(
+    direction.name.lower(): compiled_layers.Case(
       layer,
       hypotheses.options(system, aic),
       direction,
@@ -234,22 +234,28 @@ def permutation(
   return 2 * (machine['launch'] + seconds)
 
 
-_Seconds = Callable[[layers.Case, machine_lib.Machine], float]
+_Seconds = Callable[[compiled_layers.Case, machine_lib.Machine], float]
 
 
 def _simulate_with(tell, hypotheses: Hypotheses) -> _Seconds:
-  def seconds(case: layers.Case, machine: machine_lib.Machine) -> float:
+  def seconds(
+    case: compiled_layers.Case, machine: machine_lib.Machine
+  ) -> float:
     system = SYSTEMS[not case.barriers]
     tell(f'{machine.name}, EP{case.config.num_ranks}, {system}')
     permuted = case.barriers and hypotheses.permuted
     permutation_seconds = permutation(machine, case.config) if permuted else 0.0
     run = lambda: case.simulate(machine).total
-    return layers.cache_result(case, machine, run) + permutation_seconds
+    return (
+      compiled_layers.cache_result(case, machine, run) + permutation_seconds
+    )
 
   return seconds
 
 
-def _bound_seconds(case: layers.Case, machine: machine_lib.Machine) -> float:
+def _bound_seconds(
+  case: compiled_layers.Case, machine: machine_lib.Machine
+) -> float:
   bounds = null.roofline(
     case.config, machine, case.topk_ids(), layout.Direction(case.direction)
   )

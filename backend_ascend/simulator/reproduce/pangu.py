@@ -12,14 +12,14 @@ import dataclasses
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.plan import collectives
+from hpmoe.backend_ascend.simulator.plan import decoder_sizes
 from hpmoe.backend_ascend.simulator.plan import moe_layer
 from hpmoe.backend_ascend.simulator.plan import plan as plan_lib
 from hpmoe.backend_ascend.simulator.plan import published
 from hpmoe.backend_ascend.simulator.plan import search
-from hpmoe.backend_ascend.simulator.plan import sizes
 from hpmoe.backend_ascend.simulator.plan import step
 from hpmoe.backend_ascend.simulator.plan import unit_costs
-from hpmoe.backend_ascend.simulator.reproduce import layers
+from hpmoe.backend_ascend.simulator.reproduce import compiled_layers
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 
 Plan = plan_lib.Plan
@@ -58,7 +58,7 @@ class Run:
   machine: str
   plan: Plan
   changes: tuple[tuple[str, object], ...]
-  model: sizes.Model = _PANGU
+  model: decoder_sizes.Model = _PANGU
 
   def setting(self, machines: witness_lib.Machines) -> plan_lib.Setting:
     return plan_lib.Setting(
@@ -136,7 +136,7 @@ class Rates:
 
   def __call__(self, run: Run) -> float:
     """Returns tokens/s of a device under the best padding of the plan."""
-    return layers.cache_result(
+    return compiled_layers.cache_result(
       run, self.machines[run.machine], lambda: self._best(run)
     )
 
@@ -203,10 +203,12 @@ def _values(rate: Callable[[Run], float]) -> dict[str, float]:
   } | {_rate_row(name): rate(run) for name, (run, _, _) in _GPU_RUNS.items()}
 
 
-def attention_share(machine: machine_lib.Machine, model: sizes.Model) -> float:
+def attention_share(
+  machine: machine_lib.Machine, model: decoder_sizes.Model
+) -> float:
   """Returns the share of the peak that attention reaches, forward."""
   setting = plan_lib.Setting(model, machine, 8, _SEQUENCE)
-  unit = setting.share(Plan(tp=8, micro_batch=2)).unit(sizes.MOE)
+  unit = setting.share(Plan(tp=8, micro_batch=2)).unit(decoder_sizes.MOE)
   names = [operator.name for operator in unit.operators]
   attention = unit.operators[: names.index('out') + 1]
   seconds = sum(operator.seconds(machine) for operator in attention)
@@ -222,7 +224,7 @@ _GROUPED = dataclasses.replace(
 
 def _copies(machine: machine_lib.Machine) -> float:
   share = _AFTER.setting({NPU: machine}).share(_AFTER.plan)
-  layer = share.unit(sizes.MOE).routed
+  layer = share.unit(decoder_sizes.MOE).routed
   assert layer
   by_rows = dataclasses.replace(layer, exchange='flat')
   far, all_far = (
@@ -265,7 +267,9 @@ def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
       _MLA: attention_share(npu, _PANGU),
       _GQA: attention_share(npu, _GROUPED),
     }
-    | layers.cache_result(_PLANS, npu, lambda: _searched(machines, rates, tell))
+    | compiled_layers.cache_result(
+      _PLANS, npu, lambda: _searched(machines, rates, tell)
+    )
   )
 
 

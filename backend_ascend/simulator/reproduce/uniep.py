@@ -21,7 +21,7 @@ import numpy as np
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
-from hpmoe.backend_ascend.simulator.reproduce import layers
+from hpmoe.backend_ascend.simulator.reproduce import compiled_layers
 from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 from hpmoe.reference.contract import config as config_lib
@@ -134,7 +134,7 @@ def run(
   """Returns the forward layer in modelled time."""
   config = _config(name)
   ids = topk_ids(config)
-  expert_rows = layers.rows(config, ids)
+  expert_rows = compiled_layers.rows(config, ids)
   capacity = int(expert_rows.max())
   options = granularity.Options(
     row_block=128,
@@ -153,7 +153,7 @@ def run(
   sized_config = dataclasses.replace(
     config, capacity=int(expert_rows.reshape(RANKS, -1).sum(1).max())
   )
-  image = layers.image(sized_config, options, layout.Direction.FORWARD)
+  image = compiled_layers.image(sized_config, options, layout.Direction.FORWARD)
   return simulate.simulate(image, machine, ids)
 
 

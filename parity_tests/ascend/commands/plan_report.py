@@ -3,7 +3,7 @@
 import dataclasses
 
 from hpmoe.backend_ascend.simulator.plan import accuracy
-from hpmoe.backend_ascend.simulator.plan import memory as memory_lib
+from hpmoe.backend_ascend.simulator.plan import device_memory as memory_lib
 from hpmoe.backend_ascend.simulator.plan import moe_layer
 from hpmoe.backend_ascend.simulator.plan import plan as plan_lib
 from hpmoe.backend_ascend.simulator.plan import search as search_lib

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import data_tables
+from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.parity_tests.case.layouts import part_layouts
@@ -117,7 +117,7 @@ def restore(
     ValueError: a shape is wrong.
   """
   layouts, restored = read_layouts(word), {**outputs}
-  row_names = codes.list_row_names(policy)
+  row_names = quantised_inputs.list_row_names(policy)
   for name, array in outputs.items():
     if name not in tensors.IN_FILES or (
       tensors.IN_FILES[name].role == 'codes' and name not in row_names

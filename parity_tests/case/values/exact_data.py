@@ -16,7 +16,7 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.parity_tests.cache import recipes
+from hpmoe.parity_tests.cache import array_recipes
 from hpmoe.parity_tests.case import shared_memory
 from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.case.values import exact_proof
@@ -354,7 +354,7 @@ def _draw_weights(
     sparse.note(weights[name], experts)
   drawn_from = seed_prefix, seed, gate_max, cycle.__name__, tuple(numbers)
   return {
-    name: recipes.note(array, name, *drawn_from)
+    name: array_recipes.note(array, name, *drawn_from)
     for name, array in weights.items()
   }
 

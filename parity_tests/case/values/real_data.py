@@ -9,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 
-from hpmoe.parity_tests.cache import recipes
+from hpmoe.parity_tests.cache import array_recipes
 from hpmoe.parity_tests.case import shared_memory
 from hpmoe.parity_tests.case.values import magnitudes
 from hpmoe.reference.contract import stable_random
@@ -162,7 +162,7 @@ def draw_weights(
 
     _draw_experts(draw, drawn_experts.tolist(), array.nbytes)
     recipe = seed, scales.digest, ranks, drawn_experts.tobytes()
-    weights[name] = recipes.note(array, 'real', name, *recipe)
+    weights[name] = array_recipes.note(array, 'real', name, *recipe)
   return weights
 
 

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.cache import recipes
+from hpmoe.parity_tests.cache import array_recipes
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import shared_memory
 from hpmoe.parity_tests.case.values import magnitudes
@@ -115,9 +115,9 @@ def test_experts_without_rows_are_zeros_and_take_no_memory(monkeypatch):
   assert small['w_down'].tobytes() == whole['w_down'].tobytes()
   # when: they are large
   monkeypatch.setattr(shared_memory, 'LEAST_BYTES', 1)
-  monkeypatch.setattr(recipes, 'LEAST_BYTES', 1)
+  monkeypatch.setattr(array_recipes, 'LEAST_BYTES', 1)
   part = real_data.draw_weights(*layer, experts)
-  recipe = recipes.find(part['w_down'])
+  recipe = array_recipes.find(part['w_down'])
   # then: they are those of the whole layer, by another recipe
   for name, weight in part.items():
     for expert in range(8):
@@ -125,7 +125,7 @@ def test_experts_without_rows_are_zeros_and_take_no_memory(monkeypatch):
       right = whole[name][place] * (expert in experts)
       np.testing.assert_array_equal(weight[place], right)
   other = real_data.draw_weights(*layer, np.array([1, 7]))
-  assert recipe not in (None, recipes.find(other['w_down']))
+  assert recipe not in (None, array_recipes.find(other['w_down']))
 
 
 def test_real_weights_are_drawn_when_they_are_read(monkeypatch):

@@ -20,7 +20,7 @@ import itertools
 
 import numpy as np
 
-from hpmoe.parity_tests.cache import recipes
+from hpmoe.parity_tests.cache import array_recipes
 from hpmoe.parity_tests.case import shared_memory
 from hpmoe.parity_tests.case.values import exact_data
 from hpmoe.parity_tests.case.values import exact_limits
@@ -214,7 +214,7 @@ def _draw_weights(config, dtype, bits, pattern, seed) -> dict[str, np.ndarray]:
   weights = dict(w_gate_up=gate_up, w_down=down)
   for name, array in weights.items():
     sparse.note(array, entries[name])
-    recipes.note(array, 'wide', name, seed, bits)
+    array_recipes.note(array, 'wide', name, seed, bits)
   return weights
 
 

@@ -14,8 +14,8 @@ import functools
 import ml_dtypes
 import numpy as np
 
-from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.explain import code_patterns
 from hpmoe.parity_tests.judge import verdicts
@@ -223,7 +223,9 @@ def _report_missing(
 ) -> pass_case.Results:
   """Returns a row of each part of codes that a kernel could have returned."""
   is_forward = case.layer_pass.name == passes.FORWARD.name
-  names = codes.list_row_names(case.inputs.policy) if is_forward else ()
+  names = (
+    quantised_inputs.list_row_names(case.inputs.policy) if is_forward else ()
+  )
   return [
     verdicts.not_captured(name, _LANE, verdicts.CODES_RULE, name)
     for name in names
@@ -239,7 +241,7 @@ def _list_rows(
 ) -> Iterator[QuantisedRows]:
   """Returns what is judged against values; copies of x's codes are not."""
   outputs = answer.outputs
-  names = codes.list_row_names(case.inputs.policy)
+  names = quantised_inputs.list_row_names(case.inputs.policy)
   for name, form in quantised.output_forms(case.inputs.policy.rows).items():
     parts = quantised.parts(form, name)
     if not {*parts} <= {*outputs} & {*names}:

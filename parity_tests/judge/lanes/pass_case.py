@@ -10,10 +10,10 @@ import functools
 import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import lazy_tensors
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.explain import routing_mistakes
 from hpmoe.parity_tests.judge import isolation
@@ -152,7 +152,7 @@ class PassCase:
     which is what stages read.
     """
     policy, arrays = self.inputs.policy, self.inputs.arrays
-    names = {*codes.list_row_names(policy)} & {*outputs}
+    names = {*quantised_inputs.list_row_names(policy)} & {*outputs}
     if not names:
       return outputs
     whole = {n: lazy_tensors.load_whole(outputs[n]) for n in names}
@@ -160,7 +160,7 @@ class PassCase:
     whole = self.send_codes(whole) | whole
     outputs = {**outputs, **whole}
     scales = {n: self._scale_rows(arrays[n]) for n in policy.static_scales}
-    rows = codes.read_rows(policy, whole, scales)
+    rows = quantised_inputs.read_rows(policy, whole, scales)
     for name, values in rows.items():
       for rank in range(len(values)):
         self.tiling.padding(name, values, rank)[:] = 0
@@ -173,7 +173,7 @@ class PassCase:
       outputs: may have those of x, `[R, T, ...]`.
     """
     config, sent_parts = self.inputs.config, {}
-    names = codes.list_row_names(self.inputs.policy)
+    names = quantised_inputs.list_row_names(self.inputs.policy)
     for spec in tensors.TOKEN_CODES:
       if not {spec.name} <= {*outputs} & {*names}:
         continue
@@ -223,7 +223,7 @@ class PassCase:
   def run(self, function: Callable[..., Arrays]) -> Arrays:
     """Returns the outputs of a candidate's `run` or `serial`."""
     inputs = self.inputs
-    arrays = codes.replace_values(inputs.policy, inputs.arrays)
+    arrays = quantised_inputs.replace_values(inputs.policy, inputs.arrays)
     return function(inputs.config, inputs.policy, arrays, self.layer_pass)
 
   def golden(

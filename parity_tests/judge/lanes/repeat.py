@@ -11,8 +11,8 @@ import dataclasses
 import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.case.values import mirrored
 from hpmoe.parity_tests.judge import judgement as judgement_lib
 from hpmoe.parity_tests.judge import verdicts
@@ -106,7 +106,7 @@ def _run_in_turn(
     or candidate.checking.replays
   ):
     return [], []
-  arrays = codes.replace_values(inputs.policy, inputs.arrays)
+  arrays = quantised_inputs.replace_values(inputs.policy, inputs.arrays)
   data = arrays, mirror.reflect_inputs(arrays), arrays
   before, other, after = candidate.run_in_turn(
     inputs.config, inputs.policy, data, case.layer_pass

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.parity_tests.cache import array_recipes
 from hpmoe.parity_tests.cache import cached_results
-from hpmoe.parity_tests.cache import recipes
 
 # Whose source text decides the results.
 _PACKAGE = 'hpmoe.parity_tests'
@@ -32,7 +32,7 @@ def recall(
   """
   names = sorted(arrays)
   leaves: list[Any] = [arrays[name] for name in names]
-  is_drawn = any(recipes.find(leaf) is not None for leaf in leaves)
+  is_drawn = any(array_recipes.find(leaf) is not None for leaf in leaves)
   if not is_drawn or not all(isinstance(a, np.ndarray) for a in leaves):
     return compute()
   return cached_results.get_or_compute(

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.cache import array_recipes
 from hpmoe.parity_tests.cache import cache_folder
 from hpmoe.parity_tests.cache import cached_results
-from hpmoe.parity_tests.cache import recipes
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import bench as bench_lib
@@ -20,7 +20,7 @@ from hpmoe.reference.contract import granularity
 
 @pytest.fixture(autouse=True)
 def every_array_is_large(monkeypatch, tmp_path):
-  monkeypatch.setattr(recipes, 'LEAST_BYTES', 1 << 10)
+  monkeypatch.setattr(array_recipes, 'LEAST_BYTES', 1 << 10)
   with cache_folder.activate(tmp_path):
     yield
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.simulator.plan import moe_layer
+from hpmoe.backend_ascend.simulator.reproduce import compiled_layers
 from hpmoe.backend_ascend.simulator.reproduce import hyperparallel
-from hpmoe.backend_ascend.simulator.reproduce import layers
 from hpmoe.reference.contract import config_testing
 
 
@@ -33,7 +33,7 @@ def test_the_hot_rank_receives_its_ratio(ratio):
   case = hyperparallel.cases(config, 'system', ratio)['forward']
   ids = case.topk_ids()
   assert _distinct(ids)
-  expert_rows = layers.rows(config, ids).reshape(8, -1)
+  expert_rows = compiled_layers.rows(config, ids).reshape(8, -1)
   rank_rows = expert_rows.sum(1)
   assert rank_rows[0] / rank_rows.mean() == pytest.approx(ratio, rel=1e-3)
   # Slots are dealt in turn, so experts of one rank differ by little.
@@ -44,4 +44,4 @@ def test_the_hot_rank_receives_its_ratio(ratio):
 def test_a_rank_cannot_receive_more_than_its_experts_can():
   config = config_testing.make_config(r=8, t=64, e=16, k=8, d=32, f=16)
   with pytest.raises(ValueError, match='ratio: expected experts of one rank'):
-    layers.hot(config, 6.0)
+    compiled_layers.hot(config, 6.0)

@@ -5,7 +5,7 @@ import sys
 
 
 def test_a_launch_on_codes_is_timed_beside_bfloat16():
-  command = [sys.executable, '-m', 'benchmarks.codes']
+  command = [sys.executable, '-m', 'benchmarks.int8_launch']
   process = subprocess.run(
     [*command, '--shapes=S', '--rounds=1'],
     capture_output=True,

@@ -5,9 +5,9 @@ import gc
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.cache import array_recipes
 from hpmoe.parity_tests.cache import cache_folder
 from hpmoe.parity_tests.cache import cached_results
-from hpmoe.parity_tests.cache import recipes
 from hpmoe.parity_tests.case.values import exact_data
 from hpmoe.parity_tests.case.values import magnitudes
 from hpmoe.parity_tests.case.values import real_data
@@ -22,33 +22,33 @@ _CONFIG = config_lib.MoEConfig(
 
 @pytest.fixture(autouse=True)
 def every_array_is_large(monkeypatch):
-  monkeypatch.setattr(recipes, 'LEAST_BYTES', 1)
+  monkeypatch.setattr(array_recipes, 'LEAST_BYTES', 1)
 
 
 def test_what_is_made_of_an_array_has_no_recipe():
-  array = recipes.note(np.ones((4, 4), np.float32), 'ones', 4)
-  assert recipes.find(array) is not None
+  array = array_recipes.note(np.ones((4, 4), np.float32), 'ones', 4)
+  assert array_recipes.find(array) is not None
   for other in (array.copy(), array[:2], array.T, array.view(np.int32)):
-    assert recipes.find(other) is None
+    assert array_recipes.find(other) is None
   with pytest.raises(ValueError, match='read-only'):
     array[0, 0] = 2
 
 
 def test_a_recipe_ends_with_its_array():
-  key = id(recipes.note(np.ones(9), 'ones'))
+  key = id(array_recipes.note(np.ones(9), 'ones'))
   gc.collect()
-  assert key not in recipes._digest_by_id
+  assert key not in array_recipes._digest_by_id
 
 
 def test_other_recipes_shapes_and_dtypes_are_told_apart():
   arrays = [
-    recipes.note(np.ones(shape, dtype), name, seed)
+    array_recipes.note(np.ones(shape, dtype), name, seed)
     for shape in (4, 8)
     for dtype in (np.float32, np.float16)
     for name in ('gate', 'up')
     for seed in (0, 1)
   ]
-  assert len({recipes.find(array) for array in arrays}) == len(arrays)
+  assert len({array_recipes.find(array) for array in arrays}) == len(arrays)
 
 
 def _draw(kind: str, seed: int, limit: float) -> dict[str, np.ndarray]:
@@ -70,7 +70,7 @@ def test_equal_recipes_are_equal_bytes_of_every_kind_of_data():
       for limit in (0.0, 7.0):
         arrays = _draw(kind, seed, limit)
         for name in ('w_gate_up', 'w_down'):
-          recipe = recipes.find(arrays[name])
+          recipe = array_recipes.find(arrays[name])
           assert recipe is not None
           data = arrays[name].tobytes()
           assert bytes_by_recipe.setdefault(recipe, data) == data
@@ -94,7 +94,7 @@ def test_a_result_of_a_large_array_is_found_by_its_recipe(
 
   with cache_folder.activate(tmp_path):
     for seed in (0, 1, 0, 1):
-      array = recipes.note(np.full(99, seed, np.float32), 'full', seed)
+      array = array_recipes.note(np.full(99, seed, np.float32), 'full', seed)
       assert ask(array)[0] == seed
     assert len(computed) == 2
     ask(np.zeros(99, np.float32))

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from hpmoe.tools.witness import compare
+from hpmoe.tools.witness import compare_orders
 from hpmoe.tools.witness import hivm
 from hpmoe.tools.witness import main
 from hpmoe.tools.witness import order
@@ -27,7 +27,7 @@ def pairs() -> list[tuple[programs.Program, hivm.Body]]:
 
 
 @pytest.fixture(scope='module')
-def verdicts(pairs) -> list[compare.Verdict]:
+def verdicts(pairs) -> list[compare_orders.Verdict]:
   return main.judge_batch(pairs)
 
 
@@ -45,35 +45,39 @@ class TestTwin:
   def test_where_it_differs_from_the_vendor_it_asks_for_less(self, verdicts):
     kinds = {kind for v in verdicts for kind in (v.whole, *v.parts)}
 
-    assert kinds >= {compare.CLEAN, compare.CLEAN_IF_COUNTED, compare.REPORTED}
-    assert not kinds & set(compare.WRONG)
+    assert kinds >= {
+      compare_orders.CLEAN,
+      compare_orders.CLEAN_IF_COUNTED,
+      compare_orders.REPORTED,
+    }
+    assert not kinds & set(compare_orders.WRONG)
 
   def test_it_asks_for_all_that_it_reports_the_lack_of(self, verdicts):
     for verdict in verdicts:
       reported_groups = {
         group
         for group, kind in enumerate(verdict.parts)
-        if kind == compare.REPORTED
+        if kind == compare_orders.REPORTED
       }
       # Flags that only keep another flag from being set twice aside.
-      if verdict.whole == compare.CLEAN:
+      if verdict.whole == compare_orders.CLEAN:
         assert reported_groups <= set(verdict.demands)
       assert verdict.demands
 
   def test_a_silent_twin_is_wrong(self, pairs):
     program, body = pairs[0]
 
-    verdict = compare.judge(program, body, _Says(None))
+    verdict = compare_orders.judge(program, body, _Says(None))
 
-    assert compare.SILENT in verdict.parts
+    assert compare_orders.SILENT in verdict.parts
 
   def test_a_twin_that_reports_what_is_ordered_is_wrong(self, pairs):
     program, body = pairs[0]
     report = twins.Report('hazard', 0, (1,), 'MTE2_V', 'a hazard')
 
-    verdict = compare.judge(program, body, _Says(report))
+    verdict = compare_orders.judge(program, body, _Says(report))
 
-    assert verdict.whole == compare.UNANSWERED
+    assert verdict.whole == compare_orders.UNANSWERED
     assert verdict.example == 'a hazard'
 
 
@@ -88,17 +92,22 @@ class TestVendor:
 
     (verdict,) = main.judge_batch([(program, shorter)])
 
-    assert verdict.whole in (compare.UNORDERED, compare.UNANSWERED)
+    assert verdict.whole in (
+      compare_orders.UNORDERED,
+      compare_orders.UNANSWERED,
+    )
     assert 'SetFlag/WaitFlag' in verdict.example
 
 
 class TestRows:
   def test_what_is_wrong_has_a_row_where_there_is_some(self):
-    right = compare.Verdict(0, compare.CLEAN, (compare.REPORTED,), (0,))
-    wrong = dataclasses.replace(right, parts=(compare.SILENT,))
+    right = compare_orders.Verdict(
+      0, compare_orders.CLEAN, (compare_orders.REPORTED,), (0,)
+    )
+    wrong = dataclasses.replace(right, parts=(compare_orders.SILENT,))
 
     rows = main.rows({'a': [right, right], 'b': [right, wrong]})
 
     assert ['programs', '2', '2'] in rows
-    assert [compare.SILENT, '0', '1'] in rows
-    assert compare.ALONE not in [row[0] for row in rows]
+    assert [compare_orders.SILENT, '0', '1'] in rows
+    assert compare_orders.ALONE not in [row[0] for row in rows]

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
+from hpmoe.backend_ascend.simulator.plan import decoder_sizes
 from hpmoe.backend_ascend.simulator.plan import published
-from hpmoe.backend_ascend.simulator.plan import sizes
 
-TINY = sizes.Model(
+TINY = decoder_sizes.Model(
   name='tiny',
   layers=3,
   dense=(0,),

@@ -2,8 +2,8 @@
 
 Both are launches that only compute, of one layer, in this process.  Where
 others use the machine as well, `--cores=1 --clock=processor` is fair: one
-thread, and the time that it ran.  `python -m benchmarks.codes`; `--json=FILE`
-keeps it.
+thread, and the time that it ran.  `python -m benchmarks.int8_launch`;
+`--json=FILE` keeps it.
 
 Exit code 1: y of codes is not parallel to y of bfloat16 within 0.1 %.
 """
@@ -140,7 +140,7 @@ def _keep(rows: Sequence[dict]) -> None:
     for row in rows
   ]
   words = [word for word in sys.argv[1:] if word != '--keep']
-  command = ' '.join(['python -m benchmarks.codes', *words])
+  command = ' '.join(['python -m benchmarks.int8_launch', *words])
   figures.write('codes', columns, cells, [figures.run(command)])
 
 

@@ -1,4 +1,4 @@
-"""Which of a definition's inputs is what: rows of kinds.toml."""
+"""Which of a definition's inputs is what: rows of input_kinds.toml."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -34,7 +34,7 @@ class Kind:
   """One kind of definition.
 
   Attributes:
-    label: its table in kinds.toml.
+    label: its table in input_kinds.toml.
     name: a regular expression of its definitions' names; groups `top_k`,
       `groups` and `top_groups` are numbers of the router.
     rule: of `router.RULES`; '': ids and weights are inputs.

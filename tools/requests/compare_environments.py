@@ -1,7 +1,7 @@
 """Compares what `run.py` wrote in several environments of one machine.
 
 Example:
-    python tools/requests/compare.py judge.json whole.json
+    python tools/requests/compare_environments.py judge.json whole.json
 
 Exits with 1 and a line for each difference.  Texts, verdicts and counts must be
 equal.  Figures may differ by a few roundings of float64: numpy and the
