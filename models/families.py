@@ -59,6 +59,8 @@ class Family:
     read_as: the family that its configurations and weights become once read;
       '' for itself.
     file_names: part of a tensor's name here -> that in the family's files.
+    saved_names: part of a tensor's name in the family's files -> that in files
+      which transformers saved; no files are written so.
     stacked_in_out: whether files may stack experts as `[E, in, out]`, gates
       first; where that is ambiguous it is `[E, out, in]`, as in transformers.
     ignored: what names of tensors begin with that are not read, as of towers
@@ -127,6 +129,7 @@ class Family:
   holder: str = ''
   read_as: str = ''
   file_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  saved_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
   stacked_in_out: bool = False
   ignored: tuple[str, ...] = ()
   layer_pattern: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ GPT-OSS's files have `gate_up_proj [E, D, 2F]`, gate and up columns by turns,
 shapes of ours.
 """
 
+from collections.abc import Mapping
 import dataclasses
 
 import numpy as np
@@ -66,8 +67,17 @@ class Piece:
 
 def rename(family: families.Family, name: str) -> str:
   """Returns a tensor's name as the files of a family have it."""
-  for part, file_part in family.file_names.items():
-    name = name.replace(part, file_part, 1)
+  return _replace_parts(family.file_names, name)
+
+
+def rename_saved(family: families.Family, name: str) -> str:
+  """Returns a tensor's name as files that transformers saved may have it."""
+  return _replace_parts(family.saved_names, rename(family, name))
+
+
+def _replace_parts(parts: Mapping[str, str], name: str) -> str:
+  for part, other in parts.items():
+    name = name.replace(part, other, 1)
   return name
 
 

@@ -1,6 +1,6 @@
 """Folders of Hugging Face: config.json and safetensors, in shards or not."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import os
 import pathlib
@@ -178,10 +178,15 @@ class Files:
         stacked = expert_layout.stacked_pieces(config, name, shape, in_out=True)
       choices.insert(0, stacked)
     block = f'.{config.family.block}.'
-    in_files = lambda n: expert_layout.rename(self.family, n)
-    # Newer transformers calls every family's block of experts mlp.
+    changes: tuple[Callable[[str], str], ...] = (
+      lambda n: expert_layout.rename(self.family, n),
+      lambda n: expert_layout.rename_saved(self.family, n),
+      # Newer transformers calls every family's block of experts mlp.
+      lambda n: n.replace(block, '.mlp.', 1),
+      str,
+    )
     for choice in choices:
-      for change in (in_files, lambda n: n.replace(block, '.mlp.', 1), str):
+      for change in changes:
         names = [dataclasses.replace(p, name=change(p.name)) for p in choice]
         if any(self._is_held(piece.name) for piece in names):
           return names

@@ -203,7 +203,8 @@ class TestOtherNames:
     fields = model_testing.read_fields(tmp_path / 'text')
     assert fields['model_type'] == 'gemma4_text'
 
-  def test_text_beside_a_tower_under_the_published_names(self, tmp_path):
+  @pytest.mark.parametrize('layers', ['layers', 'blocks'])
+  def test_text_beside_a_tower(self, tmp_path, layers):
     # given
     weights = golden.weights('kimi_whole', 0)
     weights = {n: value.astype(np.float32) for n, value in weights.items()}
@@ -212,8 +213,11 @@ class TestOtherNames:
       tmp_path / 'text', weights_lib.of_parameters(config, weights, {})
     )
     text = model_testing.tensors(tmp_path / 'text')
-    files = {f'language_model.{name}': text[name] for name in text}
-    tower = {'vision_tower.a': np.ones(3), 'mm_projector.b': np.ones(2)}
+    files = {  # as published, or saved by transformers 5.24
+      f'language_model.{name.replace("model.layers.", f"model.{layers}.")}': a
+      for name, a in text.items()
+    }
+    tower = {'vision_tower.a': np.ones(3), 'model.mm_projector.b': np.ones(2)}
     fields = golden.CONFIGS['kimi_whole'] | {
       'architectures': ['KimiK25ForConditionalGeneration']
     }

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from hpmoe.backend_ascend.frontends import msrun_testing
 from hpmoe.parity_tests.dumps import dump_check
 
 _SCRIPT = pathlib.Path(__file__).with_name('dump_torch_testing.py')
@@ -76,6 +77,12 @@ def _judge_ranks(folder: pathlib.Path, mode: str, bug: str):
 @pytest.mark.parametrize('bug', ['none', 'lose_expert'])
 def test_all_layers_of_two_ranks_are_judged(tmp_path, mode, places, bug):
   rows = _judge_ranks(tmp_path, mode, bug)
+  _check_rank_rows(rows, mode, places, bug)
+  assert rows[-1].call.path.endswith('layers.1.mlp.experts')
+
+
+def _check_rank_rows(rows, mode, places, bug):
+  """Checks that all layers were found, and an expert of rank 1 named."""
   # Layers and ranks, forward and backward, in one command.
   assert [row.call.place for row in rows] == [p for p in places for _ in '01']
   assert {row.direction for row in rows} == {'both'}
@@ -85,7 +92,7 @@ def test_all_layers_of_two_ranks_are_judged(tmp_path, mode, places, bug):
     return
   (row,) = wrong
   assert row.call.place == places[-1]
-  assert row.call.path.endswith('layers.1.mlp.experts')
+  assert row.call.path == rows[-1].call.path
   assert row.to_json()['first_failure'] == 'y'
   expert = 3 if mode == 'data' else 7
   assert f'expert {expert}' in row.to_json()['pattern']
@@ -141,3 +148,28 @@ def test_cells_of_mindspore_are_judged(tmp_path, level, bug):
   assert second.verdict == ('pass' if bug == 'none' else 'fail')
   if bug != 'none':
     assert 'expert 3' in second.to_json()['pattern']
+
+
+@pytest.mark.parametrize(
+  ('mode', 'places'),
+  [
+    ('all_reduce', ['step0/rank0+rank1']),
+    ('all_to_all', ['step0/rank0+rank1']),
+    ('data', ['step0/rank0', 'step0/rank1']),
+  ],
+)
+@pytest.mark.parametrize('bug', ['none', 'lose_expert'])
+def test_cells_of_two_ranks_are_judged(
+  tmp_path, monkeypatch, mode, places, bug
+):
+  monkeypatch.syspath_prepend(os.environ['HPMOE_MSPROBE'])
+  script = str(_SCRIPT.with_name('cell_ranks_torch_testing.py'))
+  (tmp_path / 'job').mkdir()
+  msrun_testing.run(
+    'import runpy, sys\n'
+    f'sys.argv[1:] = [{str(tmp_path / "dump")!r}, {mode!r}, {bug!r}]\n'
+    f'runpy.run_path({script!r}, run_name="__main__")\n',
+    tmp_path / 'job',
+  )
+  rows = dump_check.check_dump(str(tmp_path / 'dump'))
+  _check_rank_rows(rows, mode, places, bug)
