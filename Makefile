@@ -324,16 +324,25 @@ $(GALLERY)/msprobe.stamp: $(GALLERY)/gallery.stamp $(VENV)/full.stamp
 	  --target=$(GALLERY)/msprobe $(MSPROBE)
 	@touch $@
 
+# Megatron-LM beside torch, where msprobe does not look for it.
+$(GALLERY)/megatron.stamp: $(GALLERY)/gallery.stamp
+	$(GALLERY)/bin/python -m pip --quiet install --no-deps \
+	  --target=$(GALLERY)/megatron megatron-core==0.16.1
+	@touch $@
+
 # A user's environment: this project is not in it.
 .PHONY: test-torch
-test-torch: $(VENV)/full.stamp $(GALLERY)/gallery.stamp $(GALLERY)/msprobe.stamp
+test-torch: $(VENV)/full.stamp $(GALLERY)/gallery.stamp \
+  $(GALLERY)/msprobe.stamp $(GALLERY)/megatron.stamp
 	HPMOE_TORCH_PYTHON=$(abspath $(GALLERY))/bin/python \
 	  HPMOE_MSPROBE=$(abspath $(GALLERY))/msprobe \
+	  HPMOE_MEGATRON=$(abspath $(GALLERY))/megatron \
 	  $(BIN)/python -m pytest --users_xla=none parity_tests/capture/capture_torch_test.py \
 	  parity_tests/candidates/device_torch_test.py \
 	  parity_tests/definitions/evaluator_torch_test.py \
 	  parity_tests/dumps/dump_torch_test.py \
 	  parity_tests/compare/run_torch_test.py \
+	  parity_tests/compare/weights/weight_folders_torch_test.py \
 	  parity_tests/agreement/agreement_torch_test.py \
 	  models/checkpoint/vocabulary_torch_test.py \
 	  backend_ascend/frontends/npus/torch_npus_torch_test.py

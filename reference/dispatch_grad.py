@@ -58,7 +58,9 @@ def combine_weight_grad(
   """
   slots = range(returned_rows.shape[2])
   sums = [
-    inner_product.inner_product(policy, dy, returned_rows[:, :, slot])
+    inner_product.inner_product(
+      policy, dy, returned_rows[:, :, slot], 'd_weighted'
+    )
     for slot in slots
   ]
   return jnp.stack(sums, axis=-1)

@@ -20,17 +20,26 @@ def inner_product(
   policy: precision.PrecisionPolicy,
   a: at.Float[at.Array, '*batch X'],
   b: at.Float[at.Array, '*batch X'],
+  point: str = '',
 ) -> at.Float[at.Array, '*batch']:
   """Returns sum(a * b) over the last axis, `[...]`, in the accumulate dtype.
 
   Products are rounded to that dtype; then the second half is added to the first
   until one term is left: 1 + ceil(log2(X)) roundings for every term.
 
+  Args:
+    policy: precision.
+    a: one side.
+    b: the other.
+    point: of the policy, at which products may be rounded more; '': none.
+
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
   a, b = numerics.widen(policy, a), numerics.widen(policy, b)
   terms = numerics.rounded(a * b)
+  if point:
+    terms = numerics.at_point(policy, point, terms)
   # Not jnp.sum or a dot: the compiler would choose their order.
   while (width := terms.shape[-1]) > 1:
     half = (width + 1) // 2

@@ -210,8 +210,9 @@ def _d_expert_out(place: Place, arrays: Arrays) -> at.Array:
 
 
 def _d_topk_weights(place: Place, arrays: Arrays) -> at.Array:
-  """Returns `[R, T, K]` in the dtype of `topk_weights`."""
-  dtype = arrays['topk_weights'].dtype
+  """Returns `[R, T, K]`, without a point in the dtype of `topk_weights`."""
+  point = place.policy.roundings.get('d_topk_weights')
+  dtype = point or arrays['topk_weights'].dtype
   home, of_rows = _DOTS[place.policy.placement]
   dots = of_rows(place, arrays)
   if home:
@@ -249,7 +250,10 @@ _DOTS: dict[str, tuple[bool, Callable[[Place, Arrays], at.Array]]] = {
   'epilogue': (
     False,
     lambda place, arrays: inner_product.inner_product(
-      place.policy, arrays['d_activation'], arrays['activation']
+      place.policy,
+      arrays['d_activation'],
+      arrays['activation'],
+      'd_weighted',
     ),
   ),
 }

@@ -78,7 +78,9 @@ def row_weight_grad(
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
   unweighted = swiglu.unweighted(policy, gate_up)
-  return inner_product.inner_product(policy, d_activation, unweighted)
+  return inner_product.inner_product(
+    policy, d_activation, unweighted, 'd_weighted'
+  )
 
 
 def _swish_slope(

@@ -225,6 +225,8 @@ class TestBuildFiles:
     module_names = {'absl': 'absl_py'}
     optional = {
       'flashinfer_bench',
+      'cells_torch_testing',
+      'megatron',
       'mindspore',
       'msprobe',
       'msprobe_torch_testing',

@@ -48,7 +48,13 @@ def _mindspore() -> Any:
   return mindspore_layer
 
 
-def _load(path: pathlib.Path) -> dict[str, np.ndarray]:
+def load_file(path: pathlib.Path) -> dict[str, np.ndarray]:
+  """Returns the tensors of a `.ckpt`.
+
+  Raises:
+    ModuleNotFoundError: there is no MindSpore.
+    ValueError: it is no such file.
+  """
   frontend = _mindspore()
   try:
     tensors = frontend.ms.load_checkpoint(str(path))
@@ -71,7 +77,7 @@ def read(
   folder = pathlib.Path(path)
   arrays: dict[str, np.ndarray] = {}
   for file in _files(folder):
-    arrays |= _load(file)
+    arrays |= load_file(file)
   fields, config = config_file.read(folder)
   config = weights_lib.without_absent_head(config, arrays)
   specs = dict(parameters_lib.parameter_shapes(config, dtype))

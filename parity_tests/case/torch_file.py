@@ -9,6 +9,7 @@ import collections
 from collections.abc import Mapping
 import os
 import pickle
+from typing import BinaryIO
 import zipfile
 
 import numpy as np
@@ -35,16 +36,22 @@ _DTYPES = read_case.FLOAT8 | {
 }
 
 
-def read(path: str | os.PathLike[str]) -> object:
+def read(
+  path: str | os.PathLike[str], content: BinaryIO | None = None
+) -> object:
   """Returns what a .pt file holds, tensors as arrays.
 
   bfloat16 is `read_case.BFLOAT16`.
+
+  Args:
+    path: of the file.
+    content: the part of it that is a .pt file; None: all of it.
 
   Raises:
     ValueError: it is damaged, or holds what is no tensor.
   """
   try:
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(content or path) as archive:
       (name,) = (n for n in archive.namelist() if n.endswith('data.pkl'))
       with archive.open(name) as file:
         return _Unpickler(file, archive, name.removesuffix('data.pkl')).load()

@@ -82,10 +82,10 @@ def _take_own(rows):
 class HalfRank:
   """Half of the experts; `combine` adds what the ranks computed."""
 
-  held = cells.EXPERTS // 2
+  count = cells.EXPERTS // 2
 
   def __init__(self, mode):
-    self.first = communication.get_rank() * self.held
+    self.first = communication.get_rank() * self.count
     pair = dict(all_reduce=(_Copy, _Sum), all_to_all=(_Gather, _Scatter))[mode]
     self._dispatch, self._combine = pair
 
@@ -101,8 +101,8 @@ def main():
   communication.init('mccl')
   rank = communication.get_rank()
   ranks = cells.OneRank() if mode == 'data' else HalfRank(mode)
-  lost = rank == 1 and bug == 'lose_expert'
-  lost_expert = ranks.first + 3 if lost else None
+  is_wrong = rank == 1 and bug == 'lose_expert'
+  lost_expert = ranks.first + 3 if is_wrong else None
   seed = 1 if mode == 'all_reduce' else rank
   cells.dump_run(folder, 'L0', lost_expert, ranks, seed)
 

@@ -37,7 +37,7 @@ def _make_parameter(name, *shape, part=slice(None)):
 class OneRank:
   """Where all experts lie on one rank: there is nobody to send rows to."""
 
-  first, held = 0, EXPERTS
+  first, count = 0, EXPERTS
 
   def dispatch(self, slab):
     return slab
@@ -51,12 +51,12 @@ class MoeExperts(nn.Cell):
 
   def __init__(self, lost_expert, ranks):
     super().__init__()
-    mine = slice(ranks.first, ranks.first + ranks.held)
+    own_part = slice(ranks.first, ranks.first + ranks.count)
     self.gate_up_proj = _make_parameter(
-      'gate_up_proj', EXPERTS, 2 * D_FF, D_MODEL, part=mine
+      'gate_up_proj', EXPERTS, 2 * D_FF, D_MODEL, part=own_part
     )
     self.down_proj = _make_parameter(
-      'down_proj', EXPERTS, D_MODEL, D_FF, part=mine
+      'down_proj', EXPERTS, D_MODEL, D_FF, part=own_part
     )
     self._lost_expert, self._ranks = lost_expert, ranks
 
@@ -64,7 +64,7 @@ class MoeExperts(nn.Cell):
     slabs = (x, ids.astype(mindspore.int32), weights)
     x, ids, weights = map(self._ranks.dispatch, slabs)
     y = ops.zeros_like(x)
-    for expert in range(self._ranks.held):
+    for expert in range(self._ranks.count):
       number = self._ranks.first + expert
       if number == self._lost_expert:
         continue
@@ -98,7 +98,7 @@ class Net(nn.Cell):
 
   def __init__(self, lost_expert, ranks):
     super().__init__()
-    blocks = [Block(lost, ranks) for lost in (None, lost_expert)]
+    blocks = [Block(expert, ranks) for expert in (None, lost_expert)]
     self.layers = nn.CellList(blocks)
 
   def construct(self, x):

@@ -11,6 +11,7 @@ import numpy as np
 from hpmoe.parity_tests.candidates import outputs as outputs_lib
 from hpmoe.parity_tests.capture import capture
 from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.dumps import dump_layers
 from hpmoe.parity_tests.dumps import dump_routing
 from hpmoe.parity_tests.dumps import dump_weights
@@ -19,6 +20,7 @@ from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import policies
 from hpmoe.reference.contract import router as router_lib
 
 LANES = ('bounded', 'standard')
@@ -33,7 +35,7 @@ class Verdict:
     call: the call.
     direction: the passes that were judged; '': none.
     report: of the check; None: it could not be judged.
-    reason: why not, or which tensor is not judged, in a line.
+    reason: why not, in a line.
     policy: under which it was judged.
   """
 
@@ -186,7 +188,7 @@ def _judge_call(
       case = case_lib.Case(
         direction,
         input=f'{folder}/inputs.safetensors',
-        policy=policy,
+        policy=(*policy, *_find_stored_words(call, policy)),
         activation=call.kind.activation,
         weight_ulp=complete_call.weight_ulp,
       )
@@ -196,9 +198,7 @@ def _judge_call(
       reason = str(error).replace(f'{folder}/', '')
       return Verdict(call, reason=reason[:200])
   report = dataclasses.replace(report, config={**report.config, 'command': ''})
-  rounded = _find_rounded(call)
-  reason = f'{rounded} is rounded to 16 bits: not judged' if rounded else ''
-  return Verdict(call, direction, report, reason, policy)
+  return Verdict(call, direction, report, policy=policy)
 
 
 def _write_call(
@@ -218,7 +218,7 @@ def _write_call(
   computed_roles = [
     role
     for role in ('y', *(dump_layers.GRADS if call.has_backward else ()))
-    if role in call.files and role != _find_rounded(call)
+    if role in call.files
   ]
   layouts = {**dump_routing.LAYOUTS, **call.kind.layouts}
   if weights is not None:
@@ -231,14 +231,23 @@ def _write_call(
   capture.write_folder(folder, inputs, outputs, layouts)
 
 
-def _find_rounded(call: dump_layers.LayerCall) -> str:
-  """Returns the role of a tensor that a run has rounded, or ''.
+def _find_stored_words(
+  call: dump_layers.LayerCall, policy: tuple[str, ...]
+) -> tuple[str, ...]:
+  """Returns words for a gradient of routing weights that is in 16 bits.
 
-  The gradient of routing weights is in float32, unless these are in 16 bits.
+  It is in float32 unless the weights are in 16 bits; where rows are multiplied
+  by weights of 16 bits, so are the products of that gradient.
   """
   role = 'd_topk_weights'
-  is_held = call.has_backward and role in call.files
-  return role if is_held and call.files[role].read().dtype.itemsize == 2 else ''
+  if not call.has_backward or role not in call.files:
+    return ()
+  dtype = read_case.as_numpy(call.files[role].read()).dtype
+  if dtype.itemsize != 2:
+    return ()
+  points = policies.fields(policy).get('points', ())
+  in_storage = any(point.startswith('routing_weight=') for point in points)
+  return (f'{role}={dtype.name}', *['d_weighted=storage'] * in_storage)
 
 
 def _read_tensor(call: dump_layers.LayerCall, role: str) -> np.ndarray:

@@ -33,7 +33,12 @@ def test_a_right_run_passes_forward_and_backward(tmp_path):
 
 @pytest.mark.parametrize(
   ('bug', 'stage'),
-  [('lose_expert', 'y'), ('weigh_twice', 'y'), ('cut_gradient', 'dx')],
+  [
+    ('lose_expert', 'y'),
+    ('weigh_twice', 'y'),
+    ('cut_gradient', 'dx'),
+    ('double_weights_gradient', 'd_topk_weights'),
+  ],
 )
 def test_a_bug_is_found_in_its_layer(tmp_path, bug, stage):
   # A bug inside of the experts, whose dumped inputs are as they came.
@@ -50,6 +55,15 @@ def test_a_run_in_bfloat16_rounds_as_transformers(tmp_path, implementation):
   assert (first.verdict, first.policy) == ('pass', ('torch_grouped_mm',))
   assert second.verdict == 'fail'
   assert 'expert 3' in second.to_json()['pattern']
+
+
+@pytest.mark.parametrize('implementation', ['grouped_mm', 'eager'])
+def test_gradients_of_routing_weights_in_bfloat16_are_judged(
+  tmp_path, implementation
+):
+  first, second = _judge(tmp_path, 'double_weights_gradient', implementation)
+  assert first.verdict == 'pass' and 'd_topk_weights' in first.shares
+  assert second.to_json()['first_failure'] == 'd_topk_weights'
 
 
 def _judge_ranks(folder: pathlib.Path, mode: str, bug: str):

@@ -27,7 +27,14 @@ def plant(experts, bug):
   def cut_gradient(x, ids, weights):
     return right(x.detach() + 0 * x, ids, weights)
 
-  wrong = dict(weigh_twice=weigh_twice, cut_gradient=cut_gradient)
+  def double_weights_gradient(x, ids, weights):
+    return right(x, ids, 2 * weights - weights.detach())
+
+  wrong = dict(
+    weigh_twice=weigh_twice,
+    cut_gradient=cut_gradient,
+    double_weights_gradient=double_weights_gradient,
+  )
   if bug == 'lose_expert':
     qwen3.lose_expert(experts)
   elif bug in wrong:

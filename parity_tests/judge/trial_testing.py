@@ -450,7 +450,7 @@ class Kernel:
       returned_rows = lay.home(arrays, policy).astype(np.float32)
       wide = dy.astype(np.float32)
       for k in range(config.top_k):
-        d_weights[:, k] = self._dots(wide, returned_rows[:, k])
+        d_weights[:, k] = self._dots(policy, wide, returned_rows[:, k])
     for expert, rows, token, slot in lay.experts():
       w = weights[token, slot, None]
       d_out = dy[token]
@@ -477,7 +477,7 @@ class Kernel:
           bias = np.broadcast_to(bias.astype(np.float32), d_out.shape)
           unweighted = np.hstack([unweighted, bias])
           grad = np.hstack([grad, d_out.astype(np.float32)])
-        d_weights[token, slot] = self._dots(grad, unweighted)
+        d_weights[token, slot] = self._dots(policy, grad, unweighted)
         grad = grad[:, : act.shape[1]] * w
       d_silu = _round_at(policy, 'd_silu', grad * up)
       d_gate = d_silu * self._slope(policy, gate)
@@ -517,11 +517,12 @@ class Kernel:
     ).reshape(computed['dx'].shape)
     return computed
 
-  def _dots(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  def _dots(self, policy, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Returns `[n]`, the inner products of rows `[n, x]`, both float32."""
     if self.operand_bits < 23:
       a, b = (cut_bits(m, self.operand_bits) for m in (a, b))
-    return self.gemm(a * b, np.ones((a.shape[1], 1), np.float32))[:, 0]
+    terms = _round_at(policy, 'd_weighted', a * b)
+    return self.gemm(terms, np.ones((a.shape[1], 1), np.float32))[:, 0]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -96,6 +96,11 @@ INSIDE = (
     ('d_gate_up',),
     'd_activation times up, before it is multiplied by the slope',
   ),
+  Point(
+    'd_weighted',
+    ('d_topk_weights',),
+    'each product of the sum that is d_topk_weights',
+  ),
   Point('d_running_sum', ('dx',), 'the sum that is dx, after each row'),
   Point(
     'd_routed_sum',
@@ -119,7 +124,7 @@ _COPY_OF = {
 TENSORS = tuple(
   Point(spec.name, (spec.name,), f'{spec.name}, as it is stored')
   for spec in tensors.SPECS.values()
-  if spec.kind == 'storage'
+  if (spec.kind == 'storage' or spec.name == 'd_topk_weights')
   and spec.part not in ('shared', 'norm')
   and (spec.role != 'movement' or spec.name in tensors.WEIGHTED.values())
 )
@@ -384,7 +389,8 @@ class PrecisionPolicy:
     if spec.role == 'codes':
       return self.form_of(name).dtypes[spec.kind]
     if spec.kind != 'storage':
-      return {'f32': 'float32', 'i32': 'int32'}[spec.kind]
+      default = {'f32': 'float32', 'i32': 'int32'}[spec.kind]
+      return self.roundings.get(name, default)
     if tensors.role(name, self.placement) == 'movement':
       name = _COPY_OF[name]
     default = self.accumulate if name in self.coded else self.storage

@@ -37,13 +37,14 @@ class _Options(dry_run.MindSporeOptions):
   )
   left_model: str | None = option_fields.option(
     None,
-    'With --right_model: the reference, a Hugging Face folder. The weights '
+    'With --right_model: the reference, a folder of Hugging Face, of Megatron-LM '
+    '(torch_dist) or of MindSpore (.ckpt, .safetensors). The weights '
     'are compared tensor by tensor, and the changes that a conversion made '
     'are named.',
   )
   right_model: str | None = option_fields.option(
     None,
-    'The candidate, a Hugging Face folder; see --left_model.',
+    'The candidate; see --left_model.',
   )
   names: str | None = option_fields.option(
     None,
@@ -179,10 +180,8 @@ def _compare_weights(f: parser.Values) -> int:
   from hpmoe.parity_tests.compare.weights import weight_sides
   from hpmoe.parity_tests.judge import verdicts
 
-  for name, other in (
-    ('left_model', 'right_model'),
-    ('right_model', 'left_model'),
-  ):
+  pair = {'left_model': 'right_model', 'right_model': 'left_model'}
+  for name, other in pair.items():
     if f[name].value is None:
       raise cli.UsageError(
         f'{name}: expected a folder with --{other}, got none'
@@ -191,8 +190,8 @@ def _compare_weights(f: parser.Values) -> int:
   beside = 'with --left_model, which compares weights'
   cli.refuse_all_but(f, known_names, beside)
   left, right = (
-    weight_sides.open_side(name, f[name].value)
-    for name in ('left_model', 'right_model')
+    weight_sides.open_side(name, f[name].value, f[other].value)
+    for name, other in pair.items()
   )
   with cli.progress(weight_diff.count_steps(left)) as step:
     result = weight_diff.compare(left, right, step)

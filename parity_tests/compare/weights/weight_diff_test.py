@@ -17,11 +17,9 @@ from hpmoe.parity_tests.compare.weights import weight_diff
 from hpmoe.parity_tests.compare.weights import weight_report
 from hpmoe.parity_tests.compare.weights import weight_sides
 from hpmoe.parity_tests.compare.weights import weight_testing
+from hpmoe.parity_tests.compare.weights import wrong_testing
 
 BFLOAT16 = ml_dtypes.bfloat16
-LAYER = 'model.layers.1.'
-EXPERTS = f'{LAYER}mlp.experts.'
-MATRICES = ('gate_proj', 'up_proj', 'down_proj')
 
 
 def _compare(left, right) -> weight_diff.Result:
@@ -44,150 +42,19 @@ def find_lines(tmp_path):
   return run
 
 
-def _move_experts(tensors, order, router=False):
-  before = dict(tensors)
-  for place, source in enumerate(order):
-    for name in MATRICES:
-      key = f'{EXPERTS}{place}.{name}.weight'
-      tensors[key] = before[f'{EXPERTS}{source}.{name}.weight']
-  if router:
-    gate = f'{LAYER}mlp.gate.weight'
-    tensors[gate] = before[gate][list(order)]
-
-
-def _permute_experts(tensors):
-  _move_experts(tensors, [0, 1, 2, 4, 3, 5, 6, 7])
-
-
-def _reverse_experts(tensors):
-  _move_experts(tensors, range(7, -1, -1))
-
-
-def _repeat_expert(tensors):
-  _move_experts(tensors, [0, 1, 2, 3, 4, 4, 6, 7])
-
-
-def _permute_router(tensors):
-  name = f'{LAYER}mlp.gate.weight'
-  tensors[name] = tensors[name][[1, 0, 2, 3, 4, 5, 6, 7]]
-
-
-def _swap_halves(tensors):
-  for e in range(8):
-    gate, up = (f'{EXPERTS}{e}.{name}.weight' for name in MATRICES[:2])
-    tensors[gate], tensors[up] = tensors[up], tensors[gate]
-
-
-def _interleave(tensors):
-  stacked = weight_testing.stack_experts(tensors, 1)
-  gate_up = stacked[f'{EXPERTS}gate_up_proj']
-  gate, up = np.split(gate_up, 2, axis=1)
-  turns = np.stack([gate, up], axis=2).reshape(gate_up.shape)
-  return stacked | {f'{EXPERTS}gate_up_proj': turns}
-
-
-def _transpose_stacked(tensors):
-  stacked = weight_testing.stack_experts(tensors, 1)
-  down = f'{EXPERTS}down_proj'
-  return stacked | {down: stacked[down].swapaxes(1, 2)}
-
-
-def _transpose_square(tensors):
-  # [32, 32], whose shape does not show it.
-  name = f'{LAYER}self_attn.q_proj.weight'
-  tensors[name] = tensors[name].T
-
-
-def _lose_bias(tensors):
-  for part in 'qkv':
-    del tensors[f'{LAYER}self_attn.{part}_proj.bias']
-
-
-def _zero_bias(tensors):
-  tensors[f'{LAYER}self_attn.q_proj.bias'][:] = 0
-
-
-def _add_one(tensors):
-  tensors[f'{LAYER}input_layernorm.weight'] += 1
-
-
-def _pair_rope_rows(tensors):
-  for part in 'qk':
-    name = f'{LAYER}self_attn.{part}_proj.weight'
-    heads = tensors[name].reshape(-1, 2, 4, 32)
-    tensors[name] = heads.swapaxes(1, 2).reshape(-1, 32)
-
-
-def _swap_rope_halves(tensors):
-  name = f'{LAYER}self_attn.q_proj.weight'
-  heads = tensors[name].reshape(-1, 2, 4, 32)
-  tensors[name] = heads[:, ::-1].reshape(-1, 32)
-
-
-def _misread_scales(tensors):
-  # As if the scales of blocks of 128 x 128 had been left out.
-  for e in range(8):
-    tensors[f'{EXPERTS}{e}.up_proj.weight'] *= np.float32(37.5)
-
-
-def _exchange_layers(tensors):
-  for name in [n for n in tensors if n.startswith(LAYER)]:
-    other = name.replace('.1.', '.0.', 1)
-    tensors[name], tensors[other] = tensors[other], tensors[name]
-
-
-WRONG = {
-  'experts_permuted': (
-    _permute_experts,
-    'model.layers.1.mlp.experts: experts 3 and 4 are exchanged, but the '
-    'router is not',
-  ),
-  'experts_reversed': (_reverse_experts, 'experts are in reverse order'),
-  'expert_twice': (
-    _repeat_expert,
-    'expert 4 of left more than once, expert 5 nowhere',
-  ),
-  'router_permuted': (
-    _permute_router,
-    "mlp.gate.weight: router's rows are exchanged|rows 0 and 1 are exchanged",
-  ),
-  'halves_swapped': (_swap_halves, 'experts: gate and up are exchanged$'),
-  'interleaved': (_interleave, 'experts: gate and up by turns in right'),
-  'transposed': (_transpose_stacked, 'experts: down: transposed'),
-  'transposed_square': (_transpose_square, 'q_proj.weight: transposed'),
-  'norm_plus_one': (
-    _add_one,
-    "input_layernorm.weight: right is left's plus one",
-  ),
-  'rope_halves': (
-    _pair_rope_rows,
-    'q_proj.weight: rope: rows of a pair are half a head apart in left, '
-    'neighbours in right',
-  ),
-  'rope_exchanged': (
-    _swap_rope_halves,
-    'q_proj.weight: rope: the halves of each head are exchanged',
-  ),
-  'scales_misread': (
-    _misread_scales,
-    'experts: up: right is 37.5 times left: a scale misread',
-  ),
-}
-
-
 class TestWrongConversions:
-  @pytest.mark.parametrize('name', WRONG)
+  @pytest.mark.parametrize('name', wrong_testing.WRONG)
   def test_each_is_named_in_a_line(self, find_lines, name):
-    change, text = WRONG[name]
+    change, text = wrong_testing.WRONG[name]
     lines, result = find_lines(change)
     assert result.verdict == 'fail'
     assert re.search(text, lines[0]), lines
     # And nothing else is.
     assert len(lines) == 1 + (name == 'rope_halves'), lines
 
-  @pytest.mark.parametrize('name', WRONG)
+  @pytest.mark.parametrize('name', wrong_testing.WRONG)
   def test_each_is_named_after_a_rounding(self, find_lines, name):
-    change, text = WRONG[name]
+    change, text = wrong_testing.WRONG[name]
 
     def round_too(tensors):
       tensors = change(tensors) or tensors
@@ -199,12 +66,14 @@ class TestWrongConversions:
 
   @pytest.mark.parametrize('fields', [{}, dict(attention_bias=False)])
   def test_a_bias_that_is_lost(self, find_lines, fields):
-    lines, result = find_lines(_lose_bias, attention_bias=True, fields=fields)
+    lines, result = find_lines(
+      wrong_testing.lose_bias, attention_bias=True, fields=fields
+    )
     assert result.verdict == 'fail'
     assert any('q_proj.bias: bias lost: absent in right' in n for n in lines)
 
   def test_a_bias_of_zeros(self, find_lines):
-    (line,), _ = find_lines(_zero_bias, attention_bias=True)
+    (line,), _ = find_lines(wrong_testing.zero_bias, attention_bias=True)
     assert line == 'model.layers.1.self_attn.q_proj.bias: zeros in right'
 
   @pytest.mark.parametrize(
@@ -215,20 +84,20 @@ class TestWrongConversions:
     # Shapes do not show it.
     def change(tensors):
       for e, last in itertools.product(range(8), name.split()):
-        key = f'{EXPERTS}{e}.{last}.weight'
+        key = f'{wrong_testing.EXPERTS}{e}.{last}.weight'
         tensors[key] = tensors[key].T
 
     (line,), _ = find_lines(change, moe_intermediate_size=32)
     assert line == f'model.layers.1.mlp.experts: {text}: transposed'
 
   def test_layers_exchanged(self, find_lines):
-    lines, _ = find_lines(_exchange_layers)
+    lines, _ = find_lines(wrong_testing.exchange_layers)
     name = 'model.layers.0.self_attn.q_proj.weight'
     assert f'{name}: right holds that of layer 1 of left' in lines
 
   def test_rope_rows_of_compressed_keys(self, find_lines):
     def change(tensors):
-      name = f'{LAYER}self_attn.kv_a_proj_with_mqa.weight'
+      name = f'{wrong_testing.LAYER}self_attn.kv_a_proj_with_mqa.weight'
       tensors[name][16:] = tensors[name][[16, 18, 17, 19]]
 
     (line,), _ = find_lines(change, 'deepseek_v3', rope_interleave=True)
@@ -238,7 +107,7 @@ class TestWrongConversions:
     rng = np.random.default_rng(0)
 
     def change(tensors):
-      name = f'{LAYER}self_attn.o_proj.weight'
+      name = f'{wrong_testing.LAYER}self_attn.o_proj.weight'
       factors = rng.uniform(0.5, 4, size=(2, 4)).astype(np.float32)
       tensors[name] *= np.kron(factors, np.ones((16, 8), np.float32))
 
@@ -267,8 +136,10 @@ class TestWrongConversions:
 
   def test_gate_and_up_of_a_shared_expert(self, find_lines):
     def change(tensors):
-      prefix = f'{LAYER}mlp.shared_expert.'
-      gate, up = (f'{prefix}{name}.weight' for name in MATRICES[:2])
+      prefix = f'{wrong_testing.LAYER}mlp.shared_expert.'
+      gate, up = (
+        f'{prefix}{name}.weight' for name in wrong_testing.MATRICES[:2]
+      )
       tensors[gate], tensors[up] = tensors[up], tensors[gate]
 
     lines, _ = find_lines(change, 'qwen2_moe')
@@ -277,7 +148,7 @@ class TestWrongConversions:
 
   def test_what_is_not_known_is_measured(self, find_lines):
     def change(tensors):
-      tensors[f'{EXPERTS}2.up_proj.weight'][3, 5] += 1
+      tensors[f'{wrong_testing.EXPERTS}2.up_proj.weight'][3, 5] += 1
 
     (line,), _ = find_lines(change)
     assert 'expert 2: up: 1 of 512 elements differ' in line
@@ -323,7 +194,7 @@ class TestRightConversions:
   def test_experts_and_router_moved_alike(self, find_lines):
     order = [1, 2, 3, 4, 5, 6, 7, 0]
     lines, result = find_lines(
-      lambda tensors: _move_experts(tensors, order, router=True)
+      lambda tensors: wrong_testing.move_experts(tensors, order, router=True)
     )
     assert (result.kind, result.verdict) == ('same function', 'pass')
     assert 'experts are shifted' in ' '.join(lines)
@@ -331,8 +202,8 @@ class TestRightConversions:
   def test_hidden_units_moved_alike(self, find_lines):
     def change(tensors):
       order = np.random.default_rng(0).permutation(16)
-      for name in MATRICES:
-        key = f'{EXPERTS}2.{name}.weight'
+      for name in wrong_testing.MATRICES:
+        key = f'{wrong_testing.EXPERTS}2.{name}.weight'
         rows = name != 'down_proj'
         tensors[key] = tensors[key][order] if rows else tensors[key][:, order]
 
@@ -362,7 +233,7 @@ class TestCommand:
   def test_a_table_and_its_rows(self, tmp_path, capsys):
     left = weight_testing.write_folder(tmp_path / 'left')
     right = weight_testing.write_changed(
-      left, tmp_path / 'right', _permute_experts
+      left, tmp_path / 'right', wrong_testing.permute_experts
     )
     options = [f'--left_model={left}', f'--right_model={right}']
     path = tmp_path / 'out.json'
@@ -382,7 +253,7 @@ class TestCommand:
       (['--left_model={}'], 'right_model: expected a folder with'),
       (
         ['--left_model={}/no', '--right_model={}'],
-        'left_model: expected a Hugging Face folder',
+        'left_model: expected a folder of Hugging Face',
       ),
       (['--left_model={}', '--right_model={}', '--seed=3'], 'seed: expected'),
     ],

@@ -6,17 +6,16 @@ subject.  A transposed tensor is transposed back, with a note.
 
 from collections.abc import Mapping
 import dataclasses
-import pathlib
 
 import numpy as np
 
 from hpmoe.models import config as config_lib
 from hpmoe.models import parameters
 from hpmoe.models.checkpoint import block_scales
-from hpmoe.models.checkpoint import convert
 from hpmoe.models.checkpoint import expert_layout
 from hpmoe.models.checkpoint import hf_folder
 from hpmoe.models.checkpoint import weights as weights_lib
+from hpmoe.parity_tests.compare.weights import weight_folders
 from hpmoe.parity_tests.compare.weights import weight_pair
 
 # Parts of an expert by name: gate and up side by side `[D, 2F]`, down `[F, D]`.
@@ -141,24 +140,14 @@ def find_block(*sides: WeightSide) -> tuple[int, int]:
   return next(filter(None, (side.block for side in sides)), (128, 128))
 
 
-def open_side(name: str, path: str) -> WeightSide:
-  """Returns the weights of a folder; reads only headers.
-
-  Args:
-    name: of the flag that names the folder.
-    path: of the folder, of Hugging Face.
+def open_side(name: str, path: str, other: str | None = None) -> WeightSide:
+  """Returns the weights of a folder, see `weight_folders.open_folder`.
 
   Raises:
     OSError: a file cannot be read.
-    ValueError: it is no such folder, or the model is unknown.
+    ValueError: it is no folder of weights, or the model is unknown.
   """
-  if not pathlib.Path(path).is_dir() or convert.format_of(path) != 'hf':
-    raise ValueError(
-      f'{name}: expected a Hugging Face folder (`hpmoe convert` makes one), '
-      f'got {path!r}'
-    )
-  files = hf_folder.open_files(path)
-  return open_files(path, files)
+  return open_files(path, weight_folders.open_folder(name, path, other))
 
 
 def open_files(name: str, files: hf_folder.Files) -> WeightSide:

@@ -203,6 +203,16 @@ class GoldenGrad(golden.Rows):
   def _d_topk_weights(
     self, rank: int, lo: int, hi: int
   ) -> bounded_values.Bounded:
+    dots = self._sum_products(rank, lo, hi)
+    dtype = self.dtype('d_topk_weights')
+    if dtype == self.policy.accumulate:
+      return dots
+    return rounding.store(self.policy, dots, dtype)
+
+  def _sum_products(
+    self, rank: int, lo: int, hi: int
+  ) -> bounded_values.Bounded:
+    """Returns `[hi - lo, K]`, d_topk_weights before it is stored."""
     if self.policy.placement in tensors.EARLY:
       first = rank * self.tiling.config.num_tokens
       return self._dots[first + lo : first + hi]
@@ -219,7 +229,7 @@ class GoldenGrad(golden.Rows):
     """Returns `[hi - lo, K]`: dy times what every slot returned."""
     dy = bounded_values.exact(self.inputs['dy'][rank, lo:hi, None])
     return gemm_bounds.inner_product(
-      self.policy, self._read_returned(rank, lo, hi), dy
+      self.policy, self._read_returned(rank, lo, hi), dy, 'd_weighted'
     )
 
   def _read_returned(

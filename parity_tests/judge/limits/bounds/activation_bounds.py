@@ -90,15 +90,7 @@ def multiply_up(
   policy, act: bounded_values.Bounded, up: bounded_values.Bounded
 ) -> bounded_values.Bounded:
   """Returns `[n, F]`: 1 rounding, and another for up + offset."""
-  value = act.value * up.value
-  up_size = np.abs(up.value) + up.bound()
-  input_error = np.abs(act.value) * up.bound() + act.bound() * up_size
-  roundings = 1 + (policy.offset != 0)
-  scale = rounding.gamma(roundings) + rounding.gamma(roundings, rounding.U64)
-  error = input_error + scale * (np.abs(value) + input_error) + rounding.TINY
-  own = rounding.rounding_variance(policy, value, roundings, rounding.TINY)
-  statistics = rounding.propagate(own, (act, up.value), (up, act.value))
-  return bounded_values.Bounded(value, error, *statistics)
+  return rounding.multiply(policy, act, up, int(policy.offset != 0))
 
 
 def split_gate_up(

@@ -32,7 +32,9 @@ def row_weight_grad(
     d_expert_out, bias = of_bias
     d_activation = bounded_values.beside(d_activation, d_expert_out)
     unweighted = bounded_values.beside(unweighted, bounded_values.exact(bias))
-  dots = gemm_bounds.inner_product(policy, d_activation, unweighted)
+  dots = gemm_bounds.inner_product(
+    policy, d_activation, unweighted, 'd_weighted'
+  )
   if dots.crossings is None or not activation_bounds.drift(policy):
     return dots
   # Each element is judged alone: its variance includes a common error of exp.

@@ -354,8 +354,16 @@ def inner_product(
   policy: precision.PrecisionPolicy,
   a: bounded_values.Bounded,
   b: bounded_values.Bounded,
+  point: str = '',
 ) -> bounded_values.Bounded:
-  """Returns `[...]`, sum of a `[..., x]` times b, in float32, as a GEMM."""
+  """Returns `[...]`, sum of a `[..., x]` times b, in float32, as a GEMM.
+
+  Products are rounded at a `point` of the policy, if it has one.
+  """
+  if point and policy.rounding(point) is not None:
+    product = rounding.round_at(policy, point, rounding.multiply(policy, a, b))
+    unit = bounded_values.exact(np.ones_like(product.value))
+    return inner_product(policy, product, unit)
   depth = a.value.shape[-1]
   scale = rounding.gamma(depth) + rounding.gamma(depth, rounding.U64)
   size_a, size_b = np.abs(a.value), np.abs(b.value)

@@ -300,6 +300,22 @@ def propagate(
   return variance, apart, crossings, unlike
 
 
+def multiply(
+  policy: precision.PrecisionPolicy,
+  a: bounded_values.Bounded,
+  b: bounded_values.Bounded,
+  of_b: int = 0,
+) -> bounded_values.Bounded:
+  """Returns a times b `[...]`: 1 rounding, and `of_b` of b before."""
+  value, size_b = a.value * b.value, np.abs(b.value) + b.bound()
+  input_error = np.abs(a.value) * b.bound() + a.bound() * size_b
+  scale = gamma(1 + of_b) + gamma(1 + of_b, U64)
+  error = input_error + scale * (np.abs(value) + input_error) + TINY
+  own = rounding_variance(policy, value, 1 + of_b, TINY)
+  statistics = propagate(own, (a, b.value), (b, a.value))
+  return bounded_values.Bounded(value, error, *statistics)
+
+
 def count_crossings(source: bounded_values.Bounded) -> np.ndarray | None:
   """Returns the mean number `[...]` of stored differences behind a value."""
   return source.unlike if source.crossings is None else source.crossings
