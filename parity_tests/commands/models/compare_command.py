@@ -37,10 +37,10 @@ class _Options(dry_run.MindSporeOptions):
   )
   left_model: str | None = option_fields.option(
     None,
-    'With --right_model: the reference, a folder of Hugging Face, of Megatron-LM '
-    '(torch_dist) or of MindSpore (.ckpt, .safetensors). The weights '
-    'are compared tensor by tensor, and the changes that a conversion made '
-    'are named.',
+    'With --right_model: the reference, a folder of Hugging Face, of '
+    'Megatron-LM (torch_dist) or of MindSpore (.ckpt, .safetensors). The '
+    'weights are compared tensor by tensor, and the changes that a conversion '
+    'made are named.',
   )
   right_model: str | None = option_fields.option(
     None,
