@@ -288,7 +288,7 @@ def _dequantise_with_zeros(packing, read, name: str, shape: Shape):
   form = _nibbles('uint4', packing.order)
 
   def read_codes(end: str, axis: int) -> np.ndarray:
-    words = read(join_name(name, end)).view(np.uint32)
+    words = read(join_name(name, end))
     return quantise.unpack(form, words, axis).astype(np.int64)
 
   codes = read_codes(packing.codes, 0 if packing.is_along_input else 1)
@@ -316,8 +316,7 @@ def _read_codes(packing: Packing, codes: np.ndarray, shape: Shape):
   if codes.dtype != np.int32:
     return codes.astype(np.float64)
   if _count_items(codes.shape, shape) == _CODES_IN_WORD:
-    words = codes.view(np.uint32)
-    parts, half = quantise.unpack(_nibbles('uint4', packing.order), words), 8
+    parts, half = quantise.unpack(_nibbles('uint4', packing.order), codes), 8
   else:
     parts, half = codes.view(np.uint8).reshape(len(codes), -1), 128
   return parts[:, : shape[1]].astype(np.float64) - half

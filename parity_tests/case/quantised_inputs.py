@@ -203,12 +203,13 @@ def _list_parts(
   depth: int | None,
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
   """Returns dtype and shape of codes, scales and zeros, of codes `dims`."""
-  element = quantised.ELEMENTS[row.element]
-  words = 1 + element.is_packed
-  depth = depth or dims[depth_axis] * words
-  across = dims[-1 if depth_axis == -2 else -2]
+  words = 1, row.codes_in_word
+  if row.is_packed_across:
+    words = words[::-1]
+  depth = depth or dims[depth_axis] * words[1]
+  across = dims[-1 if depth_axis == -2 else -2] * words[0]
   groups = row.groups(across, depth)
-  shape = (across, depth // words)
+  shape = (across // words[0], depth // words[1])
   if depth_axis == -2:
     groups, shape = groups[::-1], shape[::-1]
   shapes = {'codes': shape, 'tensor_scales': (1, 1)}
@@ -271,8 +272,9 @@ def compute_values(forms: Forms, arrays: Arrays) -> dict[str, np.ndarray]:
     row, depth = quantised.FORMS[form], _DEPTHS[tensor]
     names = quantised.parts(form, tensor)
     parts = {part: arrays[n] for part, n in zip(row.parts, names)}
-    if quantised.ELEMENTS[row.element].is_packed:
-      parts['codes'] = quantise.unpack(row, parts['codes'], depth)
+    if row.is_packed:
+      axis = _word_axis(row, depth)
+      parts['codes'] = quantise.unpack(row, parts['codes'], axis)
     if parts['scales'].dtype == np.uint8:
       parts['scales'] = parts['scales'].view(quantise.numpy_dtype(row.scale))
     coded = quantise.Quantised(**parts)
@@ -305,11 +307,16 @@ def _pack_for_file(
   codes, scales, *further_parts = (
     np.asarray(getattr(codes_and_scales, part)) for part in row.parts
   )
-  if quantised.ELEMENTS[row.element].is_packed:
-    codes = quantise.pack(row, codes, depth)
+  if row.is_packed:
+    codes = quantise.pack(row, codes, _word_axis(row, depth))
   if row.rule in quantised.POWERS:
     scales = scales.view(np.uint8)
   return (codes, scales, *further_parts)
+
+
+def _word_axis(row: quantised.Form, depth: int) -> int:
+  """Returns the axis, -2 or -1, along which a word holds codes."""
+  return -3 - depth if row.is_packed_across else depth
 
 
 def _factor_scales(

@@ -1,6 +1,7 @@
 """Quantised weights as a kernel reads them that misreads codes or scales."""
 
 from collections.abc import Callable, Iterator, Mapping
+import dataclasses
 
 import numpy as np
 
@@ -98,9 +99,17 @@ def _changes(
   for part, name in zip(row.parts[2:], names[2:]):
     if part == 'zeros':
       yield 'had no zero points', name, np.zeros_like(arrays[name])
+      for step, word in ((1, 'more'), (-1, 'less')):
+        yield f'had zero points of 1 {word}', name, arrays[name] + step
     else:
       yield 'had no scale of the matrix', name, np.ones_like(arrays[name])
   codes_of_weight = arrays[names[0]]
+  if row.codes_in_word == 8:
+    yield (
+      'had its codes in another order',
+      names[0],
+      _reorder(row, codes_of_weight),
+    )
   if (
     quantised.ELEMENTS[row.element].is_packed
     and codes_of_weight.dtype == np.uint8
@@ -110,6 +119,13 @@ def _changes(
       names[0],
       (codes_of_weight << 4 | codes_of_weight >> 4),
     )
+
+
+def _reorder(row: quantised.Form, words: np.ndarray) -> np.ndarray:
+  """Returns words that mean what these do in the other order of eight."""
+  other = dict(awq='gptq', gptq='awq')[row.packing]
+  codes = quantise.unpack(dataclasses.replace(row, packing=other), words)
+  return quantise.pack(row, codes)
 
 
 def _scales(scales: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

@@ -27,14 +27,15 @@ SLOW = pytest.mark.slow
 def _draw(form: str, seed: int):
   """Returns inputs of a layer of random sizes, with codes."""
   rng = np.random.default_rng(seed)
+  words = max(2, quantised.FORMS[form].codes_in_word)
   ranks, local = (int(n) for n in rng.integers(1, 3, 2))
   config = config_testing.make_config(
     r=ranks,
     t=int(rng.integers(1, 9)),
     e=ranks * local,
     k=int(rng.integers(1, ranks * local + 1)),
-    d=2 * int(rng.integers(4, 97)),
-    f=2 * int(rng.integers(4, 81)),
+    d=words * int(rng.integers(4, 97 if words == 2 else 33)),
+    f=words * int(rng.integers(4, 81 if words == 2 else 33)),
   )
   policy = precision.PrecisionPolicy(_DTYPES[seed % 3])
   return trial_verdicts.draw(config, policy, seed).with_codes(form)

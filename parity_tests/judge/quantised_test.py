@@ -48,6 +48,8 @@ FORMS = {
   'int8_channel_bf16': (0, 1),
   'int4_128': (128, 1),
   'uint4_64': (64, 1),
+  'int4_awq': (128, 1),
+  'int4_gptq': (128, 1),
   'e4m3_tensor': (0, 0),
   'e5m2_tensor': (0, 0),
   'e4m3_channel': (0, 1),

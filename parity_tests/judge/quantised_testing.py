@@ -31,6 +31,8 @@ def _codes(form: str, codes: np.ndarray) -> np.ndarray:
   """Returns codes `[X, Y]` float32; 4 bits are of int4, uint4 or e2m1."""
   if not quantised.ELEMENTS[quantised.FORMS[form].element].is_packed:
     return codes.astype(np.float32)
+  if codes.dtype == np.int32:
+    return _read_words(codes, form == 'int4_awq').astype(np.float32)
   pairs = np.stack([codes & 15, codes >> 4], axis=1)
   nibbles = pairs.reshape(-1, codes.shape[1]).astype(np.int32)
   if form.startswith(('mxfp4', 'nvfp4')):
@@ -38,6 +40,16 @@ def _codes(form: str, codes: np.ndarray) -> np.ndarray:
   if form.startswith(('int4', 'mxint4')):
     nibbles = nibbles - 16 * (nibbles > 7)
   return nibbles.astype(np.float32)
+
+
+def _read_words(words: np.ndarray, is_awq: bool) -> np.ndarray:
+  """Returns codes `[X, Y]` of words of eight, along X, or along Y in AWQ."""
+  rows, columns = words.shape
+  places = (0, 4, 1, 5, 2, 6, 3, 7) if is_awq else range(8)
+  nibbles = [words.view(np.uint32) >> 4 * place & 15 for place in places]
+  if is_awq:
+    return np.stack(nibbles, axis=2).reshape(rows, 8 * columns)
+  return np.stack(nibbles, axis=1).reshape(8 * rows, columns)
 
 
 def _wide(scales: np.ndarray) -> np.ndarray:

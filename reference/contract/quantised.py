@@ -94,6 +94,8 @@ PACKINGS = {
   'gptq': (0, 1, 2, 3, 4, 5, 6, 7),
   'awq': (0, 2, 4, 6, 1, 3, 5, 7),
 }
+# Whose words hold codes of one place of the depth.
+ACROSS = ('awq',)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,6 +166,16 @@ class Form:
     return ELEMENTS[self.element].is_packed
 
   @property
+  def codes_in_word(self) -> int:
+    """The codes in an element of files."""
+    return len(PACKINGS[self.packing]) if self.is_packed else 1
+
+  @property
+  def is_packed_across(self) -> bool:
+    """Whether a word holds codes across, and not along the depth."""
+    return self.packing in ACROSS
+
+  @property
   def has_coarse_scales(self) -> bool:
     """Whether the next scale is far: a power of two, or one in 8 bits."""
     return self.rule in POWERS or self.scale.startswith('float8')
@@ -179,9 +191,9 @@ class Form:
   @property
   def dtypes(self) -> dict[str, str]:
     """The dtype of each part in files."""
-    is_packed = ELEMENTS[self.element].is_packed
+    words = {1: self.element, 2: 'uint8', 8: 'int32'}
     dtypes = {
-      'codes': 'uint8' if is_packed else self.element,
+      'codes': words[self.codes_in_word],
       'scales': 'uint8' if self.rule in POWERS else self.scale,
       'zeros': 'int32',
       'tensor_scales': 'float32',

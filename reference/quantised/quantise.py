@@ -131,6 +131,10 @@ def rounded(
   return xp.copysign(whole * _power(xp, exponent), values)
 
 
+# As files have them.
+_WORDS = {np.dtype('u1'): np.dtype('u1'), np.dtype('u4'): np.dtype('i4')}
+
+
 def pack(form: quantised.Form, codes: np.ndarray, axis: int = -1) -> np.ndarray:
   """Returns 4-bit codes `[...]` in words, along an axis, as files hold them.
 
@@ -148,7 +152,8 @@ def pack(form: quantised.Form, codes: np.ndarray, axis: int = -1) -> np.ndarray:
   word = np.dtype(f'u{len(order) // 2}')
   shifts = (4 * np.arange(len(order))).astype(word)
   shifted = words[..., list(order)].astype(word) << shifts
-  return np.moveaxis(np.bitwise_or.reduce(shifted, -1), -1, axis)
+  packed_words = np.bitwise_or.reduce(shifted, -1).view(_WORDS[word])
+  return np.moveaxis(packed_words, -1, axis)
 
 
 def unpack(
@@ -156,6 +161,7 @@ def unpack(
 ) -> np.ndarray:
   """Returns the codes `[...]` that `pack` put into words."""
   order = quantised.PACKINGS[form.packing]
+  words = words.view(f'u{words.itemsize}')
   words = np.moveaxis(words, axis, -1)[..., None]
   shifts = (4 * np.argsort(order)).astype(words.dtype)
   nibbles = (words >> shifts & words.dtype.type(15)).astype(np.uint8)
@@ -230,7 +236,8 @@ def _scaled(form: quantised.Form, xp, groups, static=None):
   top, bottom, unit = (_pin(xp, xp.float32(a), amax) for a in (*form.top, 1.0))
   scales = amax / top
   if form.rule == 'zero_point':
-    scales = _pin(xp, maximum + minimum) / top
+    width = _pin(xp, maximum + minimum)
+    scales = xp.maximum(width, xp.float32(form.min_magnitude)) / top
   elif form.top[0] != form.top[1]:
     scales = xp.maximum(maximum / top, minimum / bottom)
   scales = _pin(xp, scales)

@@ -94,6 +94,14 @@ def vllm_uint4b8(x, amax):
   return scale, np.clip(np.rint(x / scale), -8, 7)
 
 
+def autoawq(x, amax):
+  del amax
+  scale = max(x.max() - x.min(), f32(1e-5)) / f32(15)
+  scale = _make_cast('float16')(scale)
+  zero = np.clip(-np.rint(x.min() / scale), 0, 15)
+  return scale, np.clip(np.rint(x / scale) + zero, 0, 15), zero
+
+
 def gptq(x, amax):
   del amax
   lowest, highest = min(x.min(), f32(0)), max(x.max(), f32(0))
@@ -218,6 +226,8 @@ PLAIN = {
   'int4_32_compressed': compressed_int4,
   'mxint4': flashinfer_mxint4,
   **dict.fromkeys([f'uint4_{n}' for n in (32, 64, 128)], gptq),
+  'int4_gptq': gptq,
+  'int4_awq': autoawq,
   'e4m3_tensor': functools.partial(vllm_fp8, 448, E4M3),
   'e5m2_tensor': functools.partial(vllm_fp8, 57344, E5M2),
   'e4m3_token': vllm_fp8_token,
@@ -504,7 +514,8 @@ class TestPack:
     form = quantised.Form('f', 'uint4', (1, 8), '', packing=packing)
     codes = np.arange(1, 9, dtype=np.uint8).astype(ml_dtypes.uint4)
     words = quantise.pack(form, codes)
-    np.testing.assert_array_equal(words, expected)
+    unsigned = words.view(f'u{words.itemsize}')
+    np.testing.assert_array_equal(unsigned, expected)
     np.testing.assert_array_equal(quantise.unpack(form, words), codes)
 
   @pytest.mark.parametrize('element', ['int4', 'uint4', 'float4_e2m1fn'])

@@ -53,7 +53,8 @@ def find_units(name: str, policy: precision.PrecisionPolicy) -> dict[str, int]:
   axes = spec.shape.split()
   across, depth = axes[-2:] if axes[1] != 'L' else axes[:-3:-1]
   if spec.kind == 'codes':
-    return {depth: 1 + form.is_packed}
+    packed_axis = across if form.is_packed_across else depth
+    return {packed_axis: form.codes_in_word}
   if spec.kind == 'tensor_scales':
     return {depth: 0, across: 0}
   units = dict(zip((across, depth), form.group))
