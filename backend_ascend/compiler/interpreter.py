@@ -35,10 +35,10 @@ class Interpreter:
 
   def __init__(self, image, inputs: Mapping[str, np.ndarray]):
     """Lays out a launch of an image; for arguments see `interpret`."""
-    loaded = image_lib.load(image)
-    self.tables = loaded.tables
+    launch_image = image_lib.load(image)
+    self.tables = launch_image.tables
     self.counters = np.zeros(len(self.tables['events']), np.int32)
-    self.tiles = interpreter_tiles.Tiles(loaded, inputs)
+    self.tiles = interpreter_tiles.Tiles(launch_image, inputs)
 
   def run(self, generator: np.random.Generator | None = None):
     """Walks all queues to their ends; see `interpret`."""
