@@ -182,6 +182,8 @@ def _list_orders(scales: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
   """Yields scales `[A, groups]` read in another order than they lie in."""
   rows, columns = scales.shape
   for word, swizzle in swizzles.SWIZZLES.items():
+    if swizzle.tile[1] == 1:  # not of matrices whose columns are groups
+      continue
     swizzled = swizzle.apply(scales)
     says = f'had its scales read by rows, not as {word}'
     yield says, swizzled[:rows, :columns]

@@ -42,6 +42,7 @@ _WEIGHTS = {
   'hf': lambda w: w.transpose(0, 2, 1),
   'te': lambda w: w.transpose(0, 2, 1),
   'deepgemm': lambda w: w.transpose(0, 2, 1),
+  'deepgemm_ue8m0': lambda w: w.transpose(0, 2, 1),
   'cutlass': lambda w: w.transpose(0, 2, 1),
   'flashinfer': _put_up_first,
   'flashinfer_fp8': _put_up_first,

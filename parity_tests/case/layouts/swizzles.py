@@ -11,6 +11,9 @@ a CuTe layout has them:
                     TensorRT-LLM and FlashInfer `get_sf_out_offset_128x4`
     swizzled_8x4    r * 4 + c, for few rows: FlashInfer and TensorRT-LLM,
                     `get_sf_out_offset_8x4`
+    packed_4x1      r, of four rows of one column: bytes of which an int32 holds
+                    four along the depth, for matrices whose rows are groups;
+                    DeepGEMM `get_mn_major_tma_aligned_packed_ue8m0_tensor`
 """
 
 from collections.abc import Sequence
@@ -87,4 +90,5 @@ def _stride(coordinate: np.ndarray, parts: Parts) -> np.ndarray:
 SWIZZLES = {
   'swizzled_128x4': Swizzle(rows=((32, 16), (4, 4)), columns=((4, 1),)),
   'swizzled_8x4': Swizzle(rows=((8, 4),), columns=((4, 1),)),
+  'packed_4x1': Swizzle(rows=((4, 1),), columns=((1, 4),)),
 }

@@ -35,7 +35,21 @@ def swizzle_8x4(matrix):
   return parts.transpose(0, 2, 1, 3).reshape(rows, columns)
 
 
-FORMULAS = {'swizzled_128x4': swizzle_128x4, 'swizzled_8x4': swizzle_8x4}
+def pack_4x1(matrix):
+  """Returns bytes of words `[ceil(A/4), B]`, each of four rows of a column."""
+  rows, columns = matrix.shape
+  padded = pad(matrix, 4, 1)
+  words = np.zeros((len(padded) // 4, columns, 4), matrix.dtype)
+  for row, column in np.ndindex(rows, columns):
+    words[row // 4, column, row % 4] = matrix[row, column]
+  return words.reshape(padded.shape)
+
+
+FORMULAS = {
+  'swizzled_128x4': swizzle_128x4,
+  'swizzled_8x4': swizzle_8x4,
+  'packed_4x1': pack_4x1,
+}
 
 
 @pytest.mark.parametrize('word', swizzles.SWIZZLES)
@@ -80,6 +94,9 @@ PARTS = {
   'x_scales': {
     'D M': lambda a: a.reshape(26, 2).T,
     'D M, pad M 4': lambda a: pad(a.reshape(26, 2).T, 1, 4),
+    'D M, pad M 4, packed_4x1': lambda a: pack_4x1(
+      pad(a.reshape(26, 2).T, 1, 4)
+    ),
     'M D, swizzled_128x4': lambda a: swizzle_128x4(a.reshape(26, 2)),
     'R T D, swizzled_8x4': lambda a: np.stack([*map(swizzle_8x4, a)]),
   },
@@ -101,6 +118,7 @@ PARTS = {
   },
   'expert_in_scales': {
     'R D N': lambda a: a.swapaxes(1, 2),
+    'R D N, packed_4x1': lambda a: np.stack([pack_4x1(rows.T) for rows in a]),
     'R N D, swizzled_128x4, zeros': lambda a: np.stack(
       [*map(swizzle_128x4, a)]
     ),
