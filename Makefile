@@ -90,11 +90,11 @@ On Debian: apt-get install libgtest-dev
 FILTER ?=
 .PHONY: native-test native-tests
 native-test: native-tests
-	programs="$(NATIVE_TESTS)"; test -z "$$programs" \
+	@programs="$(NATIVE_TESTS)"; test -z "$$programs" \
 	  || $(BIN)/python -m pytest $(SPREAD) -k '$(FILTER)' $$programs
 
 native-tests: $(VENV)/full.stamp
-	PATH="$(abspath $(BIN)):$$PATH" cmake $(VENV)/build >/dev/null
+	@PATH="$(abspath $(BIN)):$$PATH" cmake $(VENV)/build >/dev/null
 	@if $(BIN)/ninja -C $(VENV)/build -t query native_tests >/dev/null 2>&1; then \
 	  $(BIN)/cmake --build $(VENV)/build --parallel $(JOBS) --target native_tests; \
 	else rm -rf $(VENV)/build/tests; echo '$(NO_GTEST)'; fi
