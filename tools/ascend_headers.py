@@ -30,19 +30,18 @@ from absl import flags
 from hpmoe.backend_ascend.twin.intrinsics import build_kernel
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-DEVICE = 'backend_ascend/device/megakernel'
+DEVICE = 'backend_ascend/device'
+SOURCES = [
+  f'{DEVICE}/megakernel/megakernel.cc',
+  f'{DEVICE}/operator/hpmoe_launch.cc',
+  f'{DEVICE}/operator/hpmoe_launch_grad.cc',
+]
 
 _INCLUDE = flags.DEFINE_string(
   'include', None, 'asc-devkit, or the asc folder of an installed CANN.'
 )
 _SOURCES = flags.DEFINE_list(
-  'sources',
-  [
-    f'{DEVICE}/megakernel.cc',
-    f'{DEVICE}/operator/hpmoe_launch.cc',
-    f'{DEVICE}/operator/hpmoe_launch_grad.cc',
-  ],
-  'Device sources, from the root.',
+  'sources', SOURCES, 'Device sources, from the root.'
 )
 
 _FLAGS = (

@@ -47,6 +47,11 @@ def headers(tmp_path):
   return folder
 
 
+def test_the_sources_of_the_command_exist():
+  sources = [ascend_headers.ROOT / s for s in ascend_headers.SOURCES]
+  assert [s for s in sources if not s.is_file()] == []
+
+
 @twin_testing.needs_clang()
 class TestCheck:
   @pytest.mark.parametrize('extra_lines', ['', '#include "some_version.h"\n'])

@@ -163,6 +163,30 @@ class TestOptions:
     held_up = free.linked * (1e-3 - 1e-6)
     np.testing.assert_allclose(narrow.own, free.own + held_up)
 
+  @pytest.mark.parametrize(
+    'd_model, rows, is_held_up',
+    [(7168, 2, False), (1024, 2, True), (1024, 64, False)],
+  )
+  def test_short_rows_are_held_up_two_at_a_time(
+    self, a3, d_model, rows, is_held_up
+  ):
+    # Given bfloat16 rows for ranks one hop away, when an AIV has two on their
+    # way, one in each of its sets, then rows of 2 kB wait for the hop, and rows
+    # of 14 kB fill its share of the link; 32 rows a set wait for nothing.
+    config = config_testing.make_config(r=4, t=16, e=8, k=2, d=d_model, f=16)
+    policy = precision.PrecisionPolicy(storage='bfloat16')
+    image = compiler.compile_forward(config, policy).image
+    routing = routing_of(image)
+    window = rows * 2.0 * d_model
+
+    free = simulate.costs(image, a3, routing)
+    windowed = simulate.costs(
+      image, a3.with_figures(aiv_window=window), routing
+    )
+
+    assert (free.linked > 0).any()
+    assert (windowed.own > free.own).any() == is_held_up
+
 
 # Memories and links so fast that only cores take time.
 FAST = dict(hbm=1e30, l2=1e30, die_link=1e30, bus_link=1e30, aic_read=1e30)

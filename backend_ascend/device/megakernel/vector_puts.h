@@ -28,6 +28,55 @@ HPMOE_FUNCTION void CopyRow(HPMOE_GM T* to, HPMOE_GM T* from, int32_t cols,
   }
 }
 
+// Copies rows, as many at once as a set holds.  With one row in each set, an
+// AIV that sends rows of 2 kB would wait for its link's latency.
+template <typename T>
+class RowCopies {
+ public:
+  HPMOE_FUNCTION RowCopies(int32_t cols, Sets* sets)
+      : cols_(cols),
+        pass_(PassOf<T>(cols, sizeof(T))),
+        most_(Least(pass_.rows, kMostRows)),
+        sets_(sets) {}
+
+  // Stores the row at the next Flush or before it; until then nobody else may
+  // load into a set.
+  HPMOE_FUNCTION void Copy(HPMOE_GM T* to, HPMOE_GM T* from) {
+    if (pass_.cols < cols_) return CopyRow(to, from, cols_, sets_);
+    const int32_t width = WidthOf<T>(cols_);
+    if (count_ == 0) {
+      sets_->Load();
+      rows_ = sets_->Take<T>(most_ * width);
+    }
+    MoveIn(rows_[count_ * width], from, {1, cols_, cols_});
+    to_[count_] = to;
+    ++count_;
+    if (count_ == most_) Flush();
+  }
+
+  HPMOE_FUNCTION void Flush() {
+    if (count_ == 0) return;
+    const int32_t width = WidthOf<T>(cols_);
+    sets_->StoreLoaded();
+    for (int32_t i = 0; i < count_; ++i) {
+      MoveOut(to_[i], rows_[i * width], {1, cols_, cols_});
+    }
+    sets_->End();
+    count_ = 0;
+  }
+
+ private:
+  static constexpr int32_t kMostRows = 32;
+
+  const int32_t cols_;
+  const Pass pass_;
+  const int32_t most_;
+  Sets* const sets_;
+  int32_t count_ = 0;  // rows that are loaded and not yet stored
+  AscendC::LocalTensor<T> rows_;
+  HPMOE_GM T* to_[kMostRows];
+};
+
 // The same, times a weight.
 template <typename T>
 HPMOE_FUNCTION void CopyScaledRow(HPMOE_GM T* to, HPMOE_GM T* from,
@@ -80,6 +129,7 @@ class RowPut : VectorTile {
     }
     if (rank_.IsWeighted(kind_)) AwaitMoveIn();
     for (int32_t i = 0; i < count; ++i) SendRow(begin + i, i);
+    copies_.Flush();
     // Behind the rows: what they waited for has brought in the headers too.
     MoveOut(Landing(rank_.args.header_slot, begin), slots_, slots_box);
     MoveOut(Landing(rank_.args.header_weight, begin), weights_, {count, 1, 1});
@@ -96,7 +146,7 @@ class RowPut : VectorTile {
       const float weight = weights_.GetValue(i * kBlockFloats);
       CopyScaledRow(to, from, cols, weight, sets_);
     } else {
-      CopyRow(to, from, cols, sets_);
+      copies_.Copy(to, from);
     }
   }
 
@@ -111,6 +161,7 @@ class RowPut : VectorTile {
 
   const int32_t owner_;
   const int64_t slice_;  // into slice_slots
+  RowCopies<T> copies_{rank_.Cols(kind_.written), sets_};
   const AscendC::LocalTensor<int32_t> slots_ =
       UbTensor<int32_t>(kUbSlots, kWindowRows);
 };
@@ -148,14 +199,14 @@ class OncePut : VectorTile {
                  (slot < 0 ? 0 : slot),
              {1, 1, 1});
     }
-    const int32_t cols = rank_.Cols(kind_.written);
     for (int32_t i = 0; i < count; ++i) {
       // A row has one copy at least, its first.
       const int64_t token = slots_.GetValue(i * per_) / rank_.image.top_k;
       HPMOE_GM T* const to = rank_.At<T>(kind_.written, row_ + begin + i, 0);
-      CopyRow(rank_.heap.At(to, owner_), rank_.At<T>(kind_.left, token, 0),
-              cols, sets_);
+      copies_.Copy(rank_.heap.At(to, owner_),
+                   rank_.At<T>(kind_.left, token, 0));
     }
+    copies_.Flush();
     // Behind the rows: what they waited for has brought in the rest too.
     const int64_t at = (row_ + begin) * per_;
     MoveOut(rank_.heap.At(rank_.args.copy_row + at, owner_), places_, box);
@@ -168,6 +219,7 @@ class OncePut : VectorTile {
   const int32_t owner_;
   const int32_t per_;
   const int64_t sent_;  // into the plan's relayed rows
+  RowCopies<T> copies_{rank_.Cols(kind_.written), sets_};
   const AscendC::LocalTensor<int32_t> slots_ =
       UbTensor<int32_t>(kUbSlots, kWindowRows);
   const AscendC::LocalTensor<int32_t> places_ =
@@ -267,30 +319,43 @@ HPMOE_FUNCTION HeaderSlots SlotsOf(const TaskDesc& task,
   return HeaderSlots(rank.args.copy_row, end * CopiesOf(rank.image));
 }
 
-// Sends one row of an expert home, with the gradient of its weight.
+// Sends one row of an expert home, or the gradient of its weight.
 template <typename T>
 struct HomeRow {
-  const KindRow& kind;
   const RankTensors& rank;
-  Sets* sets;
+  HPMOE_GM T* const from;  // row 0 of the rank's
+  HPMOE_GM T* const to;    // slot 0 of a rank's
+  const int32_t cols;
+  RowCopies<T>* const copies;
 
   HPMOE_FUNCTION void operator()(int32_t row, int32_t source,
                                  int32_t slot) const {
-    HPMOE_GM T* const to =
-        rank.heap.At(rank.At<T>(kind.written, slot, 0), source);
-    CopyRow(to, rank.At<T>(kind.left, row, 0), rank.Cols(kind.left), sets);
-    if (rank.args.d_slot_weight == nullptr) return;
-    CopyRow(rank.heap.At(rank.args.d_slot_weight + slot, source),
-            rank.args.d_row_weight + row, 1, sets);
+    copies->Copy(rank.heap.At(to + int64_t{slot} * cols, source),
+                 from + int64_t{row} * cols);
   }
 };
+
+template <typename T>
+HPMOE_FUNCTION void SendHome(const TaskDesc& task, const RankTensors& rank,
+                             HPMOE_GM T* from, HPMOE_GM T* to, int32_t cols,
+                             Sets* sets) {
+  HeaderSlots slots = SlotsOf(task, rank);
+  RowCopies<T> copies(cols, sets);
+  ForEachReturned(task, rank.plan, slots,
+                  HomeRow<T>{rank, from, to, cols, &copies});
+  copies.Flush();
+}
 
 template <typename T>
 HPMOE_FUNCTION void PutHome(const TaskDesc& task, const RankTensors& rank,
                             Sets* sets) {
   const KindRow kind = KindRowOf(task);
-  HeaderSlots slots = SlotsOf(task, rank);
-  ForEachReturned(task, rank.plan, slots, HomeRow<T>{kind, rank, sets});
+  SendHome(task, rank, rank.At<T>(kind.left, 0, 0),
+           rank.At<T>(kind.written, 0, 0), rank.Cols(kind.left), sets);
+  if (rank.args.d_slot_weight != nullptr) {
+    SendHome(task, rank, rank.args.d_row_weight, rank.args.d_slot_weight, 1,
+             sets);
+  }
   Fence();
 }
 
