@@ -37,8 +37,8 @@ class TestNpusHeaders:
       # A call that is gone, one with another argument, an enum without a
       # value, and one that only the stand-in's definition tells.
       ('shmem.h', 'aclshmem_putmem', 'aclshmem_put', 'peers.cc'),
-      ('acl/acl.h', '** at, size_t size', '** at, void* x', 'device.cc'),
-      ('acl/acl.h', 'ATTR_SCHEM_MODE', 'ATTR_OTHER', 'device.cc'),
+      ('acl/acl.h', '** at, size_t size', '** at, void* x', 'acl_device.cc'),
+      ('acl/acl.h', 'ATTR_SCHEM_MODE', 'ATTR_OTHER', 'acl_device.cc'),
       ('acl/acl.h', 'aclError aclFinalize', 'void aclFinalize', 'acl.cc'),
     ],
   )

@@ -58,6 +58,20 @@ def deep(paths) -> list[str]:
   ]
 
 
+def equal_names(paths) -> list[str]:
+  """Returns a line for each name that several headers of ours have."""
+  by_name: dict[str, list[str]] = {}
+  for path in sorted(paths):
+    # A stand-in's header has the name of the header that it replaces.
+    if path.endswith('.h') and not _OF_HEADERS(path):
+      by_name.setdefault(os.path.basename(path), []).append(path)
+  return [
+    f'{name}: expected one header, got {" and ".join(same)}'
+    for name, same in by_name.items()
+    if len(same) > 1
+  ]
+
+
 def calls(path: pathlib.Path) -> dict[str, dict[str, ast.expr]]:
   """Returns the arguments of each call in a BUILD file, by function."""
   # BUILD files are Python as far as its grammar goes.
@@ -135,6 +149,14 @@ class TestFolders:
   def test_a_deep_path_is_named(self):
     message = 'a/b/c/d/e/f/g.py: expected at most 5 folders, got 6'
     assert deep(['a/b/c/d/e/f/g.py', 'a/b/c/d/e/f.py']) == [message]
+
+  def test_no_two_headers_have_one_name(self):
+    assert not equal_names(import_graph.files())
+
+  def test_a_name_of_two_headers_is_given(self):
+    paths = ['a/x.h', 'b/x.h', 'b/y.h', 'a/include/y.h', 'a/x.cc', 'b/x.cc']
+    message = 'x.h: expected one header, got a/x.h and b/x.h'
+    assert equal_names(paths) == [message]
 
   def test_no_source_is_long(self):
     assert not longest(import_graph.files())

@@ -75,7 +75,7 @@ class Span:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-  """One event, as watch/events.h writes it."""
+  """One event, as watch/event_lines.h writes it."""
 
   kind: str
   core: Core

@@ -6,10 +6,10 @@
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/cube_worker.h"
-#include "backend_ascend/device/megakernel/events.h"
 #include "backend_ascend/device/megakernel/launch_args.h"
 #include "backend_ascend/device/megakernel/rank_tensors.h"
 #include "backend_ascend/device/megakernel/vector_worker.h"
+#include "backend_ascend/device/megakernel/waits.h"
 #include "backend_ascend/device/megakernel/worker_core.h"
 
 namespace hpmoe {

@@ -4,10 +4,10 @@
 #define BACKEND_ASCEND_DEVICE_MEGAKERNEL_WORKER_CORE_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
-#include "backend_ascend/device/megakernel/events.h"
 #include "backend_ascend/device/megakernel/launch_args.h"
 #include "backend_ascend/device/megakernel/rank_tensors.h"
 #include "backend_ascend/device/megakernel/vector_puts.h"
+#include "backend_ascend/device/megakernel/waits.h"
 #include "backend_ascend/image/rows.h"
 #include "backend_ascend/image/worker.h"
 

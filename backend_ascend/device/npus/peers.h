@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend_ascend/device/megakernel/launch_args.h"
-#include "backend_ascend/device/npus/device.h"
+#include "backend_ascend/device/npus/acl_device.h"
 #include "backend_ascend/device/npus/end.h"
 
 namespace hpmoe {

@@ -11,7 +11,7 @@
 
 #include "backend_ascend/device/launch/launch_arrays.h"
 #include "backend_ascend/device/megakernel/launch_args.h"
-#include "backend_ascend/device/npus/device.h"
+#include "backend_ascend/device/npus/acl_device.h"
 #include "backend_ascend/device/npus/end.h"
 #include "backend_ascend/host/load/image_loader.h"
 #include "backend_ascend/host/load/plan.h"

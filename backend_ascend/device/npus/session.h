@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "backend_ascend/device/npus/device.h"
+#include "backend_ascend/device/npus/acl_device.h"
 #include "backend_ascend/device/npus/end.h"
 #include "backend_ascend/device/npus/peers.h"
 #include "backend_ascend/device/npus/rank_memory.h"

@@ -2,7 +2,7 @@
 
 #include <nanobind/stl/pair.h>
 
-#include "backend_ascend/device/standin/device.h"
+#include "backend_ascend/device/standin/twin_devices.h"
 #include "backend_ascend/host/binding.h"
 
 namespace hpmoe {

@@ -13,7 +13,7 @@
 #include "backend_ascend/host/launch/runtime_tasks.h"
 #include "backend_ascend/host/load/image_loader.h"
 #include "backend_ascend/host/load/plan.h"
-#include "backend_ascend/twin/engine/launch.h"
+#include "backend_ascend/twin/engine/kernel_launch.h"
 
 namespace hpmoe {
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "backend_ascend/twin/api/sync.h"
+#include "backend_ascend/twin/api/flags_and_barriers.h"
 #include "backend_ascend/twin/api/tensor.h"
 #include "backend_ascend/twin/api/types.h"
 #include "backend_ascend/twin/engine/local_pipe.h"

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "backend_ascend/twin/api/sync.h"
+#include "backend_ascend/twin/api/flags_and_barriers.h"
 #include "backend_ascend/twin/api/system.h"
-#include "backend_ascend/twin/engine/launch.h"
+#include "backend_ascend/twin/engine/kernel_launch.h"
 
 namespace twin_kernels {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "backend_ascend/twin/engine/fiber.h"
-#include "backend_ascend/twin/engine/launch.h"
+#include "backend_ascend/twin/engine/kernel_launch.h"
 #include "backend_ascend/twin/engine/sync.h"
 #include "backend_ascend/twin/memory/clocks.h"
 #include "backend_ascend/twin/memory/globals.h"

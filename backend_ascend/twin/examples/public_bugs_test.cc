@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "backend_ascend/twin/engine/launch.h"
+#include "backend_ascend/twin/engine/kernel_launch.h"
 
 namespace {
 

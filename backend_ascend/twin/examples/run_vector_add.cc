@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "backend_ascend/twin/engine/launch.h"
+#include "backend_ascend/twin/engine/kernel_launch.h"
 #include "backend_ascend/twin/examples/vector_add.h"
 #include "backend_ascend/twin/examples/vector_add_unordered.h"
 

@@ -5,7 +5,7 @@
 
 #include "backend_ascend/twin/api/allocator.h"
 #include "backend_ascend/twin/api/queue.h"
-#include "backend_ascend/twin/api/sync.h"
+#include "backend_ascend/twin/api/flags_and_barriers.h"
 #include "backend_ascend/twin/api/system.h"
 #include "backend_ascend/twin/api/tensor.h"
 #include "backend_ascend/twin/api/types.h"

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend_ascend/twin/engine/launch.h"
+#include "backend_ascend/twin/engine/kernel_launch.h"
 #include "kernel_operator.h"
 
 namespace twin_calls {

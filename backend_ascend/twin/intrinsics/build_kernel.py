@@ -1,7 +1,7 @@
 """Compiles device source against the real headers of Ascend C, for the twin.
 
 The headers are the user's: asc-devkit, or the `asc` folder of an installed
-CANN.  device.h declares what the device's compiler knows by itself, and
+CANN.  compiler_builtins.h declares what the device's compiler knows by itself, and
 rewrite.py makes the result call the twin.  It takes clang, which distinguishes
 address spaces.
 """
@@ -96,7 +96,7 @@ _LAUNCH = re.compile(
   re.S,
 )
 _TARGETS = re.compile(r'\[(?:host|aicore)(?:, ?(?:host|aicore))*\]')
-# Attributes of the device's compiler that device.h has words for.
+# Attributes of the device's compiler that compiler_builtins.h has words for.
 _ATTRIBUTES = (
   (re.compile(r'\[\[block_local\]\]'), '__BLOCK_LOCAL__'),
   (
@@ -310,7 +310,7 @@ def _prelude(names: Collection[str]) -> str:
     f'HPMOE_INTRINSIC({"int64_t" if n.startswith(_VALUES) else "void"}, {n})\n'
     for n in sorted(names)
   )
-  return f'#include "{_FOLDER}/device.h"\n{"".join(declarations)}'
+  return f'#include "{_FOLDER}/compiler_builtins.h"\n{"".join(declarations)}'
 
 
 def replace_launches(text: str) -> str:

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "backend_ascend/twin/engine/launch.h"
+#include "backend_ascend/twin/engine/kernel_launch.h"
 
 namespace ascend_twin {
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "backend_ascend/twin/engine/launch.h"
+#include "backend_ascend/twin/engine/kernel_launch.h"
 #include "backend_ascend/twin/intrinsics/modules.h"
-#include "backend_ascend/twin/watch/events.h"
+#include "backend_ascend/twin/watch/event_lines.h"
 #include "backend_ascend/twin/watch/rates.h"
 #include "backend_ascend/twin/watch/timeline.h"
 

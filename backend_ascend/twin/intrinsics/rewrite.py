@@ -350,7 +350,7 @@ def rewrite(
     strings += (
       f'{name} = private constant [{len(raw) + 1} x i8] c"{escaped}\\00"\n'
     )
-  # device.h already declares some of them.
+  # compiler_builtins.h already declares some of them.
   own = set(re.findall(r'^declare .*?(@hpmoe_twin_\w+)\(', body, re.M))
   missing_declarations = [
     line

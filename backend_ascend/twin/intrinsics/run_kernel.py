@@ -121,7 +121,7 @@ class Kernel:
       hazards: whether to check the order of accesses.
       strict: whether to refuse operands that overlap where no page says what
         they give.
-      events: a file for what cores gave their queues (watch/events.h).
+      events: a file for what cores gave their queues (watch/event_lines.h).
 
     Returns:
       Each array as the kernel leaves it; the arguments stay as they are.
@@ -236,7 +236,7 @@ class Operator:
       hazards: whether to check the order of accesses.
       strict: whether to refuse operands that overlap where no page says what
         they give.
-      events: a file for what cores gave their queues (watch/events.h).
+      events: a file for what cores gave their queues (watch/event_lines.h).
 
     Returns:
       Each array as the operator leaves it, those of lists too.

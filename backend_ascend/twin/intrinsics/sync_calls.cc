@@ -13,7 +13,8 @@
 namespace ascend_twin {
 namespace {
 
-// Of device.h's pipe_t, in its order; kS stands for those that are no queue.
+// Of compiler_builtins.h's pipe_t, in its order; kS stands for those that are
+// no queue.
 constexpr Pipe kPipes[] = {Pipe::kS,    Pipe::kV,    Pipe::kM,  Pipe::kMte1,
                            Pipe::kMte2, Pipe::kMte3, Pipe::kS,  Pipe::kS,
                            Pipe::kS,    Pipe::kS,    Pipe::kFix};

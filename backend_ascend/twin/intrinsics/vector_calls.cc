@@ -97,7 +97,7 @@ void ReduceBlocksCall(const Arguments& a) {
 
 template <ReduceType op>
 void ReduceRepeatsCall(const Arguments& a) {
-  // Of device.h's Order_t, in its order.
+  // Of compiler_builtins.h's Order_t, in its order.
   constexpr ReduceOrder kOrders[] = {
       ReduceOrder::ORDER_ONLY_VALUE, ReduceOrder::ORDER_ONLY_INDEX,
       ReduceOrder::ORDER_VALUE_INDEX, ReduceOrder::ORDER_INDEX_VALUE};

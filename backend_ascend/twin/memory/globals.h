@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "backend_ascend/twin/engine/launch.h"
+#include "backend_ascend/twin/engine/kernel_launch.h"
 #include "backend_ascend/twin/memory/shadow.h"
 
 namespace ascend_twin {

@@ -3,7 +3,7 @@
 #ifndef BACKEND_ASCEND_TWIN_WATCH_RATES_H_
 #define BACKEND_ASCEND_TWIN_WATCH_RATES_H_
 
-#include "backend_ascend/twin/engine/launch.h"
+#include "backend_ascend/twin/engine/kernel_launch.h"
 
 namespace ascend_twin {
 

@@ -1,12 +1,12 @@
 // What cores gave their queues, as lines that another reads.
 
-#ifndef BACKEND_ASCEND_TWIN_WATCH_EVENTS_H_
-#define BACKEND_ASCEND_TWIN_WATCH_EVENTS_H_
+#ifndef BACKEND_ASCEND_TWIN_WATCH_EVENT_LINES_H_
+#define BACKEND_ASCEND_TWIN_WATCH_EVENT_LINES_H_
 
 #include <cstdio>
 #include <string>
 
-#include "backend_ascend/twin/engine/launch.h"
+#include "backend_ascend/twin/engine/kernel_launch.h"
 
 namespace ascend_twin {
 
@@ -32,4 +32,4 @@ class EventLog {
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_TWIN_WATCH_EVENTS_H_
+#endif  // BACKEND_ASCEND_TWIN_WATCH_EVENT_LINES_H_

@@ -1,7 +1,7 @@
 // Flags and barriers: of a core's pipes, of cores, of the scalar cache.
 
-#ifndef BACKEND_ASCEND_TWIN_API_SYNC_H_
-#define BACKEND_ASCEND_TWIN_API_SYNC_H_
+#ifndef BACKEND_ASCEND_TWIN_API_FLAGS_AND_BARRIERS_H_
+#define BACKEND_ASCEND_TWIN_API_FLAGS_AND_BARRIERS_H_
 
 #include <cstdint>
 
@@ -163,4 +163,4 @@ void DataSyncBarrier() {
 
 }  // namespace AscendC
 
-#endif  // BACKEND_ASCEND_TWIN_API_SYNC_H_
+#endif  // BACKEND_ASCEND_TWIN_API_FLAGS_AND_BARRIERS_H_

@@ -1,8 +1,8 @@
 // The devices of a rehearsal: the twin runs what ranks in other processes have
 // launched.
 
-#ifndef BACKEND_ASCEND_DEVICE_STANDIN_DEVICE_H_
-#define BACKEND_ASCEND_DEVICE_STANDIN_DEVICE_H_
+#ifndef BACKEND_ASCEND_DEVICE_STANDIN_TWIN_DEVICES_H_
+#define BACKEND_ASCEND_DEVICE_STANDIN_TWIN_DEVICES_H_
 
 #include <cstdint>
 #include <vector>
@@ -22,4 +22,4 @@ std::vector<int32_t> Serve(Board* board, const TwinOptions& options,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_DEVICE_STANDIN_DEVICE_H_
+#endif  // BACKEND_ASCEND_DEVICE_STANDIN_TWIN_DEVICES_H_

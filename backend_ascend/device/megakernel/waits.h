@@ -1,7 +1,7 @@
 // Waiting: for words in global memory that other cores add to, never for ever.
 
-#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_EVENTS_H_
-#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_EVENTS_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_WAITS_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_WAITS_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/launch_args.h"
@@ -76,4 +76,4 @@ HPMOE_FUNCTION CoreDiagnosis ShakeHands(const LaunchArgs& args,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_EVENTS_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_WAITS_H_

@@ -1,7 +1,7 @@
 // One NPU as this process has it: ACL's calls, each with its error in words.
 
-#ifndef BACKEND_ASCEND_DEVICE_NPUS_DEVICE_H_
-#define BACKEND_ASCEND_DEVICE_NPUS_DEVICE_H_
+#ifndef BACKEND_ASCEND_DEVICE_NPUS_ACL_DEVICE_H_
+#define BACKEND_ASCEND_DEVICE_NPUS_ACL_DEVICE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -71,4 +71,4 @@ class Device {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_DEVICE_NPUS_DEVICE_H_
+#endif  // BACKEND_ASCEND_DEVICE_NPUS_ACL_DEVICE_H_

@@ -1,7 +1,7 @@
 // Runs one kernel on all cores of all ranks, and says what it did wrong.
 
-#ifndef BACKEND_ASCEND_TWIN_ENGINE_LAUNCH_H_
-#define BACKEND_ASCEND_TWIN_ENGINE_LAUNCH_H_
+#ifndef BACKEND_ASCEND_TWIN_ENGINE_KERNEL_LAUNCH_H_
+#define BACKEND_ASCEND_TWIN_ENGINE_KERNEL_LAUNCH_H_
 
 #include <cstdint>
 #include <functional>
@@ -215,4 +215,4 @@ const char* NameOf(ErrorKind kind);
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_TWIN_ENGINE_LAUNCH_H_
+#endif  // BACKEND_ASCEND_TWIN_ENGINE_KERNEL_LAUNCH_H_

@@ -1,4 +1,4 @@
-#include "backend_ascend/device/standin/device.h"
+#include "backend_ascend/device/standin/twin_devices.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "backend_ascend/device/npus/device.h"
+#include "backend_ascend/device/npus/acl_device.h"
 
 #include <algorithm>
 #include <cstring>

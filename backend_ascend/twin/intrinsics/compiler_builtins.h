@@ -1,8 +1,8 @@
 // What the compiler of a device knows by itself, for a compiler that does not:
 // included first in source that is compiled against real headers.  Clang only.
 
-#ifndef BACKEND_ASCEND_TWIN_INTRINSICS_DEVICE_H_
-#define BACKEND_ASCEND_TWIN_INTRINSICS_DEVICE_H_
+#ifndef BACKEND_ASCEND_TWIN_INTRINSICS_COMPILER_BUILTINS_H_
+#define BACKEND_ASCEND_TWIN_INTRINSICS_COMPILER_BUILTINS_H_
 
 #include <cmath>
 #include <cstddef>
@@ -376,4 +376,4 @@ static const struct HpmoeBlockIdx {
   }
 } block_idx;
 
-#endif  // BACKEND_ASCEND_TWIN_INTRINSICS_DEVICE_H_
+#endif  // BACKEND_ASCEND_TWIN_INTRINSICS_COMPILER_BUILTINS_H_

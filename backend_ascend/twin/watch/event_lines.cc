@@ -1,4 +1,4 @@
-#include "backend_ascend/twin/watch/events.h"
+#include "backend_ascend/twin/watch/event_lines.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "backend_ascend/twin/engine/launch.h"
+#include "backend_ascend/twin/engine/kernel_launch.h"
 
 #include <algorithm>
 #include <utility>
