@@ -1,9 +1,9 @@
 """Compiles device source against the real headers of Ascend C, for the twin.
 
 The headers are the user's: asc-devkit, or the `asc` folder of an installed
-CANN.  compiler_builtins.h declares what the device's compiler knows by itself, and
-rewrite.py makes the result call the twin.  It takes clang, which distinguishes
-address spaces.
+CANN.  compiler_builtins.h declares what the device's compiler knows by itself,
+and rewrite.py makes the result call the twin.  It takes clang, which
+distinguishes address spaces.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
