@@ -66,9 +66,9 @@ def equal_names(paths) -> list[str]:
     if path.endswith('.h') and not _OF_HEADERS(path):
       by_name.setdefault(os.path.basename(path), []).append(path)
   return [
-    f'{name}: expected one header, got {" and ".join(same)}'
-    for name, same in by_name.items()
-    if len(same) > 1
+    f'{name}: expected one header, got {" and ".join(headers)}'
+    for name, headers in by_name.items()
+    if len(headers) > 1
   ]
 
 
