@@ -24,11 +24,18 @@ def list_files(path: pathlib.Path) -> dict[str, pathlib.Path]:
     ValueError: the file is no dump of msprobe, or has statistics alone.
   """
   try:
-    calls = json.loads(path.read_text())['data']
-  except (ValueError, KeyError, TypeError) as error:
+    content = json.loads(path.read_text())
+  except ValueError as error:
     raise ValueError(
       f'{path}: expected a dump of msprobe, got {error!r}'
     ) from error
+  if not isinstance(content, dict) or 'data' not in content:
+    keys = sorted(content) if isinstance(content, dict) else type(content)
+    raise ValueError(
+      f'{path}: expected a dump of msprobe, which has a key data, got '
+      f'{str(keys)[:100]}'
+    )
+  calls = content['data']
   folder = path.parent / _TENSORS
   files = {pathlib.PurePath(n).stem: folder / n for n in _names(calls)}
   if not files:

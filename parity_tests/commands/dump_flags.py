@@ -97,7 +97,8 @@ def judge_dump(f: parser.Values) -> int:
     print(f'\njudged under --policy={" and ".join(names)}')
   counts = {v: sum(row.verdict == v for row in rows) for v in _VERDICTS}
   summary = ', '.join(f'{count} {v}' for v, count in counts.items() if count)
-  print(f'\n{len(rows)} calls of MoE layers: {summary}')
+  noun = 'call' if len(rows) == 1 else 'calls'
+  print(f'\n{len(rows)} {noun} of MoE layers: {summary}')
   if f.png is not None:
     from hpmoe.parity_tests.dumps import dump_plot
 

@@ -311,6 +311,12 @@ class TestPlaces:
     with pytest.raises(ValueError, match='layers: expected numbers of MoE'):
       dump_check.check_dump(dump, layers=frozenset({7}))
 
+  def test_what_msprobe_was_asked_for_is_no_dump(self, tmp_path):
+    (tmp_path / 'dump.json').write_text('{"task": "tensor", "step": []}')
+    refusal = r"which has a key data, got \['step', 'task'\]"
+    with pytest.raises(ValueError, match=refusal):
+      dump_check.check_dump(str(tmp_path))
+
   @pytest.mark.parametrize('text', ['', '3-5', '5:3', '4:4', 'x', '1,,2'])
   def test_other_texts_of_layers_are_refused(self, text):
     with pytest.raises(ValueError, match='layers: expected numbers and ranges'):
@@ -318,6 +324,10 @@ class TestPlaces:
 
 
 class TestCommand:
+  def test_one_call(self, tmp_path, capsys):
+    assert main.main(['check', f'--dump={_write_dump(tmp_path, {})}']) == 0
+    assert '\n1 call of MoE layers: 1 pass\n' in capsys.readouterr().out
+
   def test_a_row_for_each_call_and_the_failure(self, tmp_path, capsys):
     dump = _write_dump(tmp_path / 'dump', {}, dict(lost_expert=0))
     json_path = tmp_path / 'out.json'
