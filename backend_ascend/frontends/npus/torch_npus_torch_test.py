@@ -37,14 +37,16 @@ def _packages() -> str:
 
 def _job(folder, twin) -> list[subprocess.Popen]:
   """Starts both, with what torchrun tells its processes."""
-  environment = dict(
-    **os.environ,
-    **twin.environment,
-    PYTHONPATH=os.pathsep.join(p or os.getcwd() for p in sys.path),
-    MASTER_ADDR='127.0.0.1',
-    MASTER_PORT=str(msrun_testing.free_port()),
-    WORLD_SIZE='2',
-    OMP_NUM_THREADS='1',
+  environment = (
+    os.environ
+    | twin.environment
+    | dict(
+      PYTHONPATH=os.pathsep.join(p or os.getcwd() for p in sys.path),
+      MASTER_ADDR='127.0.0.1',
+      MASTER_PORT=str(msrun_testing.free_port()),
+      WORLD_SIZE='2',
+      OMP_NUM_THREADS='1',
+    )
   )
   command = [sys.executable, '-c', _JOB, str(folder), _packages()]
   return [
