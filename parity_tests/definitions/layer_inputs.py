@@ -15,15 +15,16 @@ from hpmoe.parity_tests.definitions import input_kinds as kinds_lib
 from hpmoe.parity_tests.judge.limits import router_limits
 from hpmoe.reference import routing
 from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import router as router_lib
 from hpmoe.reference.contract import tensors
+from hpmoe.reference.quantised import quantise
 
 _BLOCK = 128
 _MOST_NAMED = 8  # experts that a line lists
 # A weight of x is one of gate, of its silu and of up.
 _TIMES_OF_INPUT = 3
 _NVFP4_GROUP = 16
-_E2M1 = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn)
 Inputs = Mapping[str, Any]
 
 
@@ -292,6 +293,5 @@ def _read_nvfp4(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
   Scales are `[n, X/16]`.
   """
-  nibbles = np.stack([codes & 15, codes >> 4], axis=-1)
-  values = _E2M1.astype(np.float32)[nibbles].reshape(len(codes), -1)
+  values = quantise.unpack(quantised.FORMS['nvfp4'], codes).astype(np.float32)
   return values * np.repeat(scales.astype(np.float32), _NVFP4_GROUP, axis=-1)
