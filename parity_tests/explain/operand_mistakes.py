@@ -1,6 +1,7 @@
 """Operands that a kernel quantises along another axis, or in other groups."""
 
 from collections.abc import Iterator, Sequence
+import dataclasses
 
 import numpy as np
 
@@ -46,6 +47,27 @@ def list_mistakes(
     f'groups of columns of {operand} began at the first row of the rank',
     _read_columns(form, wide, whole),
   )
+
+
+def share_scales(
+  form: quantised.Form,
+  rows: at.Float[np.ndarray, 'R N X'],
+  edges: Sequence[np.ndarray],
+) -> at.Float[np.ndarray, 'R N X']:
+  """Returns rows float32, quantised with one scale for those of an expert.
+
+  Args:
+    form: what each is quantised to by itself.
+    rows: of all ranks.
+    edges: by rank `[L + 1]`, the first row of each expert and the end.
+  """
+  whole = dataclasses.replace(form, group=(0, 0))
+  values = np.zeros(rows.shape, np.float32)
+  for rank, of_rank in enumerate(edges):
+    for lo, hi in zip(of_rank[:-1], of_rank[1:]):
+      if hi > lo:
+        values[rank, lo:hi] = _read(whole, rows[rank, lo:hi].astype(np.float32))
+  return values
 
 
 def _read(form: quantised.Form, values: np.ndarray, depth: int = -1):

@@ -386,6 +386,30 @@ def test_a_wrong_quantiser_of_rows_is_located(form, rows, quantiser):
   assert report.first_failure.stage == 'gate_up'
 
 
+@pytest.mark.parametrize(
+  ('names', 'words'),
+  [
+    (('y',), 'gate_up and expert_out'),
+    (('y', 'expert_in', 'gate_up'), 'gate_up'),
+  ],
+)
+@pytest.mark.few(1)
+def test_one_scale_of_an_experts_rows_is_named(names, words):
+  # given: a kernel whose scale is that of all rows of an expert
+  kernel = quantised_testing.Kernel(rows='int8 one scale')
+
+  def layer(inputs, config, policy):
+    outputs = kernel.forward(config, policy, inputs)
+    return {name: outputs[name] for name in names}
+
+  layer.activations = ('swiglu', 'absolute')
+  # when: rows of a token each have a scale
+  report = _check('int8_channel', layer, 'bounded', rows='int8_token')
+  # then
+  expected = f'as if all rows of an expert had one scale in {words}'
+  assert report.first_failure.pattern.startswith(expected)
+
+
 # Triton's and Marlin's kernels multiply weights that the storage dtype has.
 # Each compiles the oracle under dozens of policies.
 @pytest.mark.slow

@@ -155,7 +155,7 @@ def _quantise_rows(
     return np.trunc(codes), scale
   if 'one scale' in quantiser:
     scale = np.broadcast_to(scale.max(), scale.shape)
-    codes = a / scale
+    codes = a * (np.float32(127) / amax.max())
   return np.rint(codes), scale
 
 

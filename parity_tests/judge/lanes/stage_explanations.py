@@ -261,6 +261,7 @@ def _build_failed_stage(
     [
       *_list_other_routings(options, case, name, sources),
       *(() if exact else _list_operand_mistakes(case, name, sources)),
+      *(() if exact else _list_shared_scales(case, name, sources, chain)),
       *_list_variants(case, name, sources, chain, exact),
       *options.list_others(case, name, sources, chain),
     ],
@@ -318,6 +319,54 @@ def _list_operand_mistakes(
         case.oracle.stage, name, {**read, operand: other}, plain
       )
       yield f'as if {says} in {name}', '', compute
+
+
+def _list_shared_scales(
+  case: pass_case.PassCase,
+  name: str,
+  sources: passes.Tensors,
+  chain: tuple[str, ...],
+) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
+  """Yields a stage whose GEMMs give an expert's rows one scale, with words."""
+  policy = case.inputs.policy
+  gemms = []
+  for gemm in tensors.GEMMS:
+    forms = policy.forms(gemm, recipes.OPERANDS[gemm][0])
+    is_suited = forms and not (forms[-1].reads_scale or forms[-1].is_packed)
+    if gemm in chain and is_suited and forms[-1].group[0] == 1:
+      gemms.append(gemm)
+  choices = [(gemm,) for gemm in gemms] + [(*gemms,)] * (len(gemms) > 1)
+  for some_gemms in choices:
+    compute = functools.partial(
+      _share_scales, case, name, sources, chain, some_gemms
+    )
+    words = ' and '.join(some_gemms)
+    yield f'as if all rows of an expert had one scale in {words}', '', compute
+
+
+def _share_scales(case, name, sources, chain, gemms) -> np.ndarray:
+  """Returns a stage, of GEMMs whose rows of an expert have one scale."""
+  policy, tiling = case.inputs.policy, case.tiling
+  ranks = range(tiling.config.num_ranks)
+  edges = [tiles.expert_rows(tiling.config, tiling.counts, r) for r in ranks]
+  arrays = dict(sources)
+  for stage in (s for s in chain if s in case.sources):
+    if stage not in gemms:
+      arrays[stage] = lazy_tensors.load_whole(case.recompute(stage, arrays))
+      continue
+    operand = recipes.OPERANDS[stage][0]
+    form = policy.forms(stage, operand)[-1]
+    rows = lazy_tensors.load_whole({**case.inputs.arrays, **arrays}[operand])
+    read = {n: arrays[n] for n in case.sources[stage]}
+    read[operand] = operand_mistakes.share_scales(form, rows, edges)
+    fields = recipes.leave_out(
+      policy.rows, policy.operand_forms, stage, operand
+    )
+    plain = dataclasses.replace(policy, **fields)
+    arrays[stage] = lazy_tensors.load_whole(
+      case.oracle.stage(stage, read, plain)
+    )
+  return arrays[name]
 
 
 def _list_variants(
