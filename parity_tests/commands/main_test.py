@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -448,12 +449,18 @@ def test_a_second_signal_to_end_lets_the_first_clean_up():
     time.sleep(0.01)
 
 
+def _set_clock(monkeypatch, seconds) -> None:
+  """Gives the times to `cli` alone: threads of other tests read the clock."""
+  clock = types.SimpleNamespace(monotonic=lambda: next(seconds))
+  monkeypatch.setattr(cli, 'time', clock)
+
+
 def test_a_step_shows_after_2_s_in_a_terminal_that_hides_its_size(monkeypatch):
   # Given a terminal of 0 lines and 0 columns, as `script` opens one, a clock,
   leader, follower = os.openpty()
   os.set_blocking(leader, False)
   clock = iter([0.0, 1.9, 2.0])
-  monkeypatch.setattr(cli.time, 'monotonic', lambda: next(clock))
+  _set_clock(monkeypatch, clock)
   with os.fdopen(follower, 'w') as terminal:
     monkeypatch.setattr(sys, 'stderr', terminal)
 
@@ -477,7 +484,7 @@ def test_a_log_gets_a_line_of_progress_now_and_then(
 ):
   # Given an output that is no terminal, and a clock,
   clock = iter([0.0, 1.0, 31.0, 32.0, 95.0])
-  monkeypatch.setattr(cli.time, 'monotonic', lambda: next(clock))
+  _set_clock(monkeypatch, clock)
 
   # when steps begin,
   with cli.progress(4, estimate) as step:
@@ -494,7 +501,7 @@ def test_a_log_gets_a_line_of_progress_now_and_then(
 
 def test_more_steps_than_were_expected_show_no_total(monkeypatch, capsys):
   clock = iter([0.0, 31.0, 62.0])
-  monkeypatch.setattr(cli.time, 'monotonic', lambda: next(clock))
+  _set_clock(monkeypatch, clock)
 
   with cli.progress(1) as step:
     step('expected')
