@@ -52,7 +52,7 @@ def _fit(dtype):
   """The records that are meant for what rounding leaves of a sum."""
   # A rule that excuses no rounding refuses right kernels where terms cancel.
   names = standards.names(dtype)
-  return tuple(n for n in names if standards.get(n).excuse_rounding)
+  return tuple(n for n in names if standards.get(n, dtype).excuse_rounding)
 
 
 def _list_returned(layer_pass):
@@ -255,7 +255,7 @@ def stated(request):
   judge = OnlyY(y_request)
   outputs = judge.bench.plan | {'y': judge.own['y']}
   results = _judge(judge.bench, y_request, outputs)
-  return judge, power.best(r.power for r in results if r.power)
+  return judge, power.best(results)
 
 
 class TestPower:

@@ -1,6 +1,6 @@
 """What a reader sees: the table, the failure, the JSON."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 import math
 import shlex
 from typing import Any
@@ -322,11 +322,11 @@ def format_blind_spot(report: check.Report) -> str:
 
 def _describe_hidden_sizes(report: check.Report) -> str:
   """Returns how large an error could hide from what passed, or ''."""
-  rows: dict[str, list] = {}
+  rows: dict[str, list[verdicts.Result]] = {}
   for result in report.results:
     if result.power and result.verdict == verdicts.PASS:
-      rows.setdefault(verdicts.tensor_of(result.stage), []).append(result.power)
-  sizes = power.worst(power.best(powers) for powers in rows.values())
+      rows.setdefault(verdicts.tensor_of(result.stage), []).append(result)
+  sizes = power.worst(power.best(results) for results in rows.values())
   if not sizes:
     return ''
   parts = [
@@ -341,13 +341,18 @@ def _describe_hidden_sizes(report: check.Report) -> str:
   )
   source = f' from {", ".join(names)} alone' if missing else ''
   remarks = f'; {", ".join(askable)} would show smaller ones' if askable else ''
-  unseen = sum(result.not_judged for result in report.results)
+  unseen = sum(_count_unseen(results) for results in rows.values())
   total = sum(
-    max(result.not_judged, result.histogram.total if result.histogram else 0)
-    for result in report.results
+    max(r.histogram.total if r.histogram else r.not_judged for r in results)
+    for results in rows.values()
   )
   remarks += f'; {unseen} of {total} elements have no limit' if unseen else ''
   return f'could hide{source}: {", ".join(parts)}{remarks}'
+
+
+def _count_unseen(results: Iterable[verdicts.Result]) -> int:
+  """Returns how many elements of a tensor no comparison has a limit for."""
+  return min(result.not_judged for result in results)
 
 
 def _list_untried(report: check.Report) -> Iterator[str]:

@@ -307,7 +307,7 @@ def test_the_share_of_the_bound_is_in_the_table():
 def test_lines_before_the_last_say_what_could_hide():
   power = dict(element=0.18, row=0.02, whole=0.004)
   bound = dataclasses.replace(Y, power=power, not_judged=3)
-  sharper = dataclasses.replace(bound, power=dict(whole=0.001), not_judged=0)
+  sharper = dataclasses.replace(bound, power=dict(whole=0.001))
   away = verdicts.not_captured('returned', 'bounded', 'rule', 'returned')
 
   report = reports_testing.report(bound, sharper, away)
@@ -316,6 +316,25 @@ def test_lines_before_the_last_say_what_could_hide():
     "could hide from y alone: one element off by 18 % of its row's "
     'root mean square, one row by 2 %, all by 0.1 %; returned would show '
     'smaller ones; 3 of 3 elements have no limit'
+  )
+
+
+def test_the_comparison_that_limits_most_elements_says_what_could_hide():
+  # Given bounds that limit a part of y sharply, and a rule that limits all,
+  bounds = dict(element=0.01, row=0.5, whole=0.001)
+  spread = dict(element=0.18, row=0.02, whole=0.004)
+  bound = dataclasses.replace(Y, power=bounds, not_judged=3)
+  rule = dataclasses.replace(Y, power=spread, not_judged=0)
+  layer = dataclasses.replace(bound, stage='layer')
+
+  # when what could hide is told,
+  report = reports_testing.report(bound, rule, layer)
+  message = report_text.format_blind_spot(report)
+
+  # then it is what the rule would have let pass, and no element lacks a limit.
+  assert message == (
+    "could hide: one element off by 18 % of its row's root mean square, "
+    'one row by 2 %, all by 0.4 %'
   )
 
 

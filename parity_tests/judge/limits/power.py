@@ -14,6 +14,7 @@ Zeros that are certain are judged.
 
 from collections.abc import Iterable, Mapping
 import dataclasses
+from typing import Protocol
 
 import numpy as np
 
@@ -100,19 +101,34 @@ def round_detectable(values: np.ndarray, detectable: np.ndarray) -> np.ndarray:
   return (detectable + u * np.abs(values.astype(np.float64))) * (1 + 2 * u)
 
 
-def best(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
-  """Returns the smallest error of each kind over rows of one tensor."""
-  return _merge_sizes(rows, min)
+class Comparison(Protocol):
+  """What a comparison would have detected: a `verdicts.Result`."""
+
+  @property
+  def power(self) -> Mapping[str, float]: ...
+
+  @property
+  def not_judged(self) -> int: ...
+
+
+def best(comparisons: Iterable[Comparison]) -> dict[str, float]:
+  """Returns the smallest error of each kind over comparisons of one tensor.
+
+  A comparison that judges fewer elements says nothing of the others: each error
+  is that of the comparisons that judge the most.
+  """
+  sizes: dict[str, tuple[int, float]] = {}
+  for comparison in comparisons:
+    for name, size in comparison.power.items():
+      own = comparison.not_judged, size
+      sizes[name] = min(sizes.get(name, own), own)
+  return {name: size for name, (_, size) in sizes.items()}
 
 
 def worst(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
   """Returns the largest error of each kind over tensors."""
-  return _merge_sizes(rows, max)
-
-
-def _merge_sizes(rows, pick) -> dict[str, float]:
   sizes: dict[str, float] = {}
   for row in rows:
     for name, value in row.items():
-      sizes[name] = pick(sizes.get(name, value), value)
+      sizes[name] = max(sizes.get(name, value), value)
   return sizes
