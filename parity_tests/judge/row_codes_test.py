@@ -240,6 +240,45 @@ def test_limits_start_anew_from_returned_codes():
   assert with_codes < alone / 50
 
 
+def _spoil(y: np.ndarray, element: float, row: float) -> np.ndarray:
+  """Adds a share of its row's root mean square to an element, and scales a row.
+
+  The element is in the row, `y` is `[1, T, D]`.
+  """
+  wrong = y.astype(np.float32)
+  wrong[0, 3] *= 1 + row
+  wrong[0, 3, 5] += element * np.sqrt(np.square(wrong[0, 3]).mean())
+  return wrong.astype(y.dtype)
+
+
+@pytest.mark.parametrize(
+  'policy, element, row', [((), 0.01, 0.001), (('y=bf16',), 0.02, 0.006)]
+)
+@pytest.mark.few(1)
+def test_few_codes_can_move_so_small_errors_show_in_y_alone(
+  policy, element, row
+):
+  # Given a kernel that quantises its float32 rows, and returns y,
+  right = _layer('e4m3_1x128', 'reciprocal', outputs=['y'])
+  # when an element, a row, or nothing is wrong,
+  for share in ((element, 0), (0, row), (0, 0)):
+    kernel = _change(right, 'y', lambda y, share=share: _spoil(y, *share))
+    report = _check(kernel, 'e4m3_1x128', policy=policy)
+    results = report.check_report.results
+    # then rounding edges refuse the error, and nothing refuses a right kernel.
+    refused = {r.rule for r in results if r.verdict == verdicts.FAIL}
+    assert (verdicts.EDGES_RULE in refused) == any(share), share
+  assert report.is_pass
+  # Other rules see errors that are twice as large, or larger.
+  powers = {r.rule: r.power for r in results if r.power}
+  sharp = powers.pop(verdicts.EDGES_RULE)
+  assert all(
+    sharp[name] < power[name] / 2
+    for power in powers.values()
+    for name in ('element', 'row')
+  )
+
+
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
   'name, change, pattern',

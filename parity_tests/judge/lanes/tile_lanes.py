@@ -5,7 +5,7 @@ exact     small-integer data: every correct order of summation gives the same
 bitwise   any data: stages that only move rows, against the oracle; and the
           megakernel against its own tile kernels, run serially in other tiles.
 bounded   any data: within the a-priori rounding bound of the golden, with the
-          spread of rounding errors, see `spread`; in narrow storage, tensors
+          spread of rounding errors, see `spread`; where kernels round, tensors
           whose sources were not returned are judged by `edges`.
 standard  any data: published rules, see `standards`.
 """

@@ -15,7 +15,6 @@ from hpmoe.parity_tests.judge.limits import edges
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import tensor_parallel as dense
-from hpmoe.parity_tests.judge.limits.bounds import rounding
 from hpmoe.reference.contract import precision
 
 Job = Callable[[], pass_case.Results]
@@ -123,7 +122,7 @@ def _stage_jobs(
   if case.unseen_saved:
     return
   is_result = name in case.layer_pass.results
-  if rounding.is_narrow(case.inputs.policy) and (bound or is_result):
+  if edges.apply_to(case.inputs.policy) and (bound or is_result):
     right = build_chain(case, name, sources, expected, golden)
     right.accompany(golden)
     yield lambda: [tile_lanes.within_edges(name, outputs[name], right)]
@@ -158,12 +157,12 @@ def find_refused(
 ) -> np.ndarray:
   """Returns `[R, ...]` bool, elements of a failed stage that are wrong.
 
-  If sources were not returned, `edges` names the elements of narrow storage
-  that no right kernel stores; other limits are wider, or refuse tiles.
+  If sources were not returned, `edges` names the elements that no right kernel
+  stores; other limits are wider, or refuse tiles.
   """
   usable = case.select_usable(name, sources)
-  narrow = rounding.is_narrow(case.inputs.policy) and not case.unseen_saved
-  if narrow and not case.has_all_sources(name, usable):
+  has_edges = edges.apply_to(case.inputs.policy) and not case.unseen_saved
+  if has_edges and not case.has_all_sources(name, usable):
     chain = build_chain(case, name, usable, expected)
     outside = tile_lanes.out_of_edges(name, actual, chain)
     if outside.any():
@@ -189,7 +188,7 @@ def build_chain(
       own[stage] = case.recompute(stage, {**sources, **own})
     else:
       own[stage] = expected[stage]
-  policy = dataclasses.replace(case.inputs.policy, storage='float32')
+  policy = edges.without_storage(case.inputs.policy)
   golden = case.golden({**sources, **own}, policy)
   golden = dataclasses.replace(
     golden, operand_dtype=case.inputs.policy.dtype(name)

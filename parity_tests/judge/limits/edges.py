@@ -1,8 +1,10 @@
-"""The values that right kernels may store in narrow storage, per element.
+"""The values that right kernels may store where rounding hides noise.
 
 Two right kernels of one policy differ by float32 roundings alone, which are far
 smaller than the spacing of a narrower storage: all kernels store the same value
-unless a rounding edge lies within the float32 noise.  Each stage is computed in
+unless a rounding edge lies within the float32 noise.  The same holds for
+rounding points of float32 layers, and for codes of quantised rows: of thousands
+of codes a few can move, and all others are known.  Each stage is computed in
 float64 from the tensors that the oracle stored before it.  If e is the largest
 error of a right kernel, it stores a value between round(v - e) and
 round(v + e), which are mostly the same number.
@@ -29,9 +31,34 @@ from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import golden_cache
 from hpmoe.parity_tests.judge.limits import spread
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.judge.limits.bounds import rounding
+from hpmoe.reference.contract import precision
 
 # Elements that are computed at once.
 _CHUNK = 1 << 18
+
+
+def apply_to(policy: precision.PrecisionPolicy) -> bool:
+  """Says whether right kernels mostly store the same number somewhere.
+
+  In storage narrower than float32, at a rounding point, and in the codes of
+  quantised operands.
+  """
+  has_codes = bool(policy.rows or policy.operand_forms)
+  rounds = any(policy.rounding(point) for point in policy.roundings)
+  return rounding.is_narrow(policy) or has_codes or rounds
+
+
+def without_storage(
+  policy: precision.PrecisionPolicy,
+) -> precision.PrecisionPolicy:
+  """Returns the policy whose stages are not rounded when they are stored.
+
+  Intervals are rounded to the dtype of the oracle's tensor.
+  """
+  inside = {point.name for point in precision.INSIDE}
+  points = [w for w in policy.points if w.partition('=')[0] in inside]
+  return dataclasses.replace(policy, storage='float32', points=tuple(points))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,11 +7,38 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.lanes import tolerance_lanes
+from hpmoe.parity_tests.judge.limits import edges
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits.bounds import gemm_bounds
 from hpmoe.reference.contract import granularity
+from hpmoe.reference.contract import precision
 
 RANKS, ROWS = 2, 16
+
+
+@pytest.mark.parametrize(
+  'fields, expected',
+  [
+    (dict(), False),
+    (dict(storage='bfloat16'), True),
+    (dict(rows='e4m3_1x128'), True),
+    (dict(points=('y=bfloat16',)), True),
+    (dict(points=('silu=bfloat16',)), True),
+    (dict(points=('operands=tf32',)), True),
+    # Emulated products are sums of float32 terms: nothing is rounded alike.
+    (dict(points=('operands=bf16x3',)), False),
+  ],
+)
+def test_they_apply_where_right_kernels_round_alike(fields, expected):
+  assert edges.apply_to(precision.PrecisionPolicy(**fields)) == expected
+
+
+def test_stages_are_not_rounded_when_they_are_stored():
+  policy = precision.PrecisionPolicy(
+    storage='bfloat16', points=('silu=float16', 'gate_up=float32')
+  )
+  wide = edges.without_storage(policy)
+  assert (wide.storage, wide.points) == ('float32', ('silu=float16',))
 
 
 def build_case():
