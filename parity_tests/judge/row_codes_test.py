@@ -266,8 +266,8 @@ def test_few_codes_can_move_so_small_errors_show_in_y_alone(
     report = _check(kernel, 'e4m3_1x128', policy=policy)
     results = report.check_report.results
     # then rounding edges refuse the error, and nothing refuses a right kernel.
-    refused = {r.rule for r in results if r.verdict == verdicts.FAIL}
-    assert (verdicts.EDGES_RULE in refused) == any(share), share
+    failed_rules = {r.rule for r in results if r.verdict == verdicts.FAIL}
+    assert (verdicts.EDGES_RULE in failed_rules) == any(share), share
   assert report.is_pass
   # Other rules see errors that are twice as large, or larger.
   powers = {r.rule: r.power for r in results if r.power}
