@@ -483,9 +483,9 @@ QUANTISED = [
     "'awq' (4 bits) in config.json",
   ),
   (
-    dict(quant_method='gptq', bits=4),
-    'g_idx',
-    "'gptq' (4 bits) in config.json",
+    dict(quant_method='gptq', bits=8),
+    'qweight',
+    "'gptq' (8 bits) in config.json",
   ),
   (
     dict(quant_method='compressed-tensors', format='pack-quantized'),

@@ -164,7 +164,9 @@ class Kernel(trial.Kernel):
     rows_home = lay.home(arrays, policy).astype(np.float32)
     d_weights = outputs['d_topk_weights'].reshape(lay.row.shape)
     for k in range(config.top_k):
-      d_weights[:, k] = self._dots(dy.astype(np.float32), rows_home[:, k])
+      d_weights[:, k] = self._dots(
+        policy, dy.astype(np.float32), rows_home[:, k]
+      )
     rows_back = outputs['d_returned'].reshape(*lay.row.shape, config.d_model)
     store = lambda a: a.astype(ulp.storage_dtype(policy.storage))
     for expert, rows, token, slot in lay.experts():

@@ -39,8 +39,8 @@ def _make(
 def _library(path: pathlib.Path, *sources: str | pathlib.Path) -> None:
   path.parent.mkdir(parents=True)
   flags = ('-std=c++17', '-O1', '-fPIC', '-shared', f'-I{ROOT}')
-  headers = f'-I{FOLDER}/standin/include'
-  files = [FOLDER / 'standin' / source for source in sources]
+  headers = f'-I{FOLDER.parent}/standin/include'
+  files = [FOLDER.parent / 'standin' / source for source in sources]
   compiler = os.environ.get('CXX') or 'c++'
   subprocess.run([compiler, *flags, headers, *files, '-o', path], check=True)
 
@@ -51,8 +51,8 @@ def _install_stand_ins(tmp_path) -> tuple[pathlib.Path, pathlib.Path]:
   _library(cann / 'lib64/libacl_rt.so', 'acl.cc', 'board.cc')
   acl = cann / 'lib64/libacl_rt.so'
   _library(shmem / 'shmem/lib/libshmem.so', 'shmem.cc', acl)
-  (cann / 'include').symlink_to(FOLDER / 'standin/include')
-  (shmem / 'shmem/include').symlink_to(FOLDER / 'standin/include')
+  (cann / 'include').symlink_to(FOLDER.parent / 'standin/include')
+  (shmem / 'shmem/include').symlink_to(FOLDER.parent / 'standin/include')
   (cann / 'tikcpp').symlink_to(FAKE / 'tikcpp')
   return cann, shmem
 
