@@ -107,7 +107,7 @@ class _Counters(interpreter.Interpreter):
       tokens = range(task['row_begin'], task['row_end'])
       slots = range(CONFIG.top_k)
       return {(task['rank'], t, k) for t in tokens for k in slots}
-    rows, slots = self._expert_rows(task)
+    rows, slots = self.tiles.list_expert_rows(task)
     if buffer == layout.Buffer.RETURNED:
       return {tuple(slot) for slot in slots}
     return {(task['expert'], row) for row in rows}

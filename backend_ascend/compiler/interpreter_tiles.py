@@ -74,7 +74,7 @@ class Tiles:
     static while routing is dynamic.
     """
     counts = np.zeros(len(events), np.int32)
-    rows, slots = self._expert_rows(task)
+    rows, slots = self.list_expert_rows(task)
     if layout.FORM_OF_KIND[task['kind']] == layout.Form.HOME_PUT:
       source, token, slot = slots.T
       rows = (token * self.config.top_k + slot)[source == rank]
@@ -90,7 +90,7 @@ class Tiles:
       )
     return counts
 
-  def _expert_rows(self, task: np.void) -> tuple[np.ndarray, np.ndarray]:
+  def list_expert_rows(self, task: np.void) -> tuple[np.ndarray, np.ndarray]:
     """Returns the rows of its expert that a task has, and their slots.
 
     A dispatch has rows of the slice that its own rank sends.  A put home has
@@ -120,7 +120,7 @@ class Tiles:
     expert = int(task['expert'])
     owner = expert // local
     base = sum(map(len, self.expert_slots[owner * local : expert]))
-    return self.memory[name][owner], base + self._expert_rows(task)[0]
+    return self.memory[name][owner], base + self.list_expert_rows(task)[0]
 
   def _read(self, task: np.void, name: str) -> np.ndarray:
     slab, rows = self.locate_rows(task, name)
@@ -129,14 +129,14 @@ class Tiles:
   def _write(self, task: np.void, name: str, values: np.ndarray, weighted=''):
     """Stores a tile, times the routing weights if the policy says so here."""
     if weighted == self.policy.placement:
-      slots = self._expert_rows(task)[1]
+      slots = self.list_expert_rows(task)[1]
       values = values * self.memory['topk_weights'][tuple(slots.T)][:, None]
     slab, rows = self.locate_rows(task, name)
     slab[rows, _columns(task)] = values.astype(self.dtype)
 
   def _run_dispatch(self, task: np.void):
     slab, rows = self.locate_rows(task, 'expert_in')
-    source, token, _ = self._expert_rows(task)[1].T
+    source, token, _ = self.list_expert_rows(task)[1].T
     slab[rows] = self.memory['x'][source, token]
 
   def _run_gemm(
@@ -171,7 +171,7 @@ class Tiles:
 
   def _run_return(self, task: np.void):
     slab, rows = self.locate_rows(task, 'expert_out')
-    slots = self._expert_rows(task)[1]
+    slots = self.list_expert_rows(task)[1]
     self.memory['returned'][tuple(slots.T)] = slab[rows]
 
   def _run_combine(self, task: np.void):

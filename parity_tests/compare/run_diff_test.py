@@ -19,8 +19,8 @@ from hpmoe.parity_tests.compare import run_diff
 from hpmoe.parity_tests.compare import run_dump
 from hpmoe.parity_tests.compare import run_report
 from hpmoe.parity_tests.compare import run_testing
-from hpmoe.parity_tests.compare.weights import weight_diff_test
 from hpmoe.parity_tests.compare.weights import weight_testing
+from hpmoe.parity_tests.compare.weights import wrong_testing
 from hpmoe.reference import numerics
 
 FAMILIES = (
@@ -192,13 +192,13 @@ class TestWrongRuns:
     assert note in result.first.note
     assert module in run_report.conclude(result).splitlines()[0]
 
-  @pytest.mark.parametrize('name', weight_diff_test.WRONG)
+  @pytest.mark.parametrize('name', wrong_testing.WRONG)
   @pytest.mark.few(2)
   def test_wrong_conversions_are_named_from_a_dump(
     self, folders, tmp_path, name
   ):
     # The run is of a wrong conversion of the folder.
-    change, text = weight_diff_test.WRONG[name]
+    change, text = wrong_testing.WRONG[name]
     model = folders['qwen3_moe']
     if name == 'transposed':
       # Where F is not D, such a model cannot run.
@@ -276,7 +276,7 @@ class TestCommand:
   @pytest.mark.parametrize(
     ('words', 'text'),
     [
-      (['--right=dump:{}'], 'model: expected a Hugging Face folder'),
+      (['--right=dump:{}'], 'model: expected a folder of Hugging Face'),
       (
         ['--right=dump:{}', '--model={}'],
         'right: expected a folder with a dump.json',
