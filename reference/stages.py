@@ -218,12 +218,23 @@ def _d_topk_weights(place: Place, arrays: Arrays) -> at.Array:
   if home:
     return dots.astype(dtype)
   if place.config.bias:
-    # The product of each row with its expert's bias as a single column.
-    wide = dataclasses.replace(place.policy, storage=place.policy.accumulate)
-    rows, column = arrays['d_expert_out'], arrays['b_down'][..., None]
-    layer_args = place.config, wide, place.plan
-    dots += expert_gemm.expert_gemm(*layer_args, rows, column)[..., 0]
+    rows = arrays['d_expert_out']
+    bias = _spread_bias(place, arrays['b_down'], rows.shape[1])
+    dots += inner_product.inner_product(place.policy, rows, bias, 'd_weighted')
   return place.moves.return_rows(dots.astype(dtype)[..., None])[..., 0]
+
+
+def _spread_bias(place: Place, bias: at.Array, num_rows: int) -> at.Array:
+  """Returns the bias `[R, N, D]` of each row's expert, of `[R, L, D]`."""
+  wide = dataclasses.replace(
+    place.policy,
+    storage=place.policy.accumulate,
+    accumulation_order='ascending',
+    points=(),
+  )
+  ones = jnp.ones((len(bias), num_rows, 1), wide.accumulate)
+  layer_args = place.config, wide, place.plan
+  return expert_gemm.expert_gemm(*layer_args, ones, bias[:, :, None])
 
 
 # Gradients of routing weights by placement; True: computed on the token's rank.

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import oracle as oracle_lib
@@ -75,6 +76,11 @@ def case(request) -> Case:
     placement=policy.placement,
     capacity=56,
   )
+  return _build_case(layer_inputs)
+
+
+def _build_case(layer_inputs: inputs.LayerInputs) -> Case:
+  policy = layer_inputs.policy
   oracle = oracle_lib.Oracle(layer_inputs.config, policy, layer_inputs.arrays)
   forward = {**layer_inputs.arrays, **oracle.forward()}
   dy = stable_random.normal(stable_random.seed_of('dy'), forward['x'].shape)
@@ -128,6 +134,23 @@ def test_fused_golden_is_the_oracles_in_float64(case):
 
   names = [name for name in tensors.GRADS if name != 'd_returned']
   _agree(case, case.golden({}), expected, names)
+
+
+@pytest.mark.parametrize('placement', tensors.EARLY)
+@pytest.mark.slow
+def test_products_of_a_bias_are_rounded_where_others_are(placement):
+  layer = case_lib.Case(
+    preset='tiny',
+    ranks=2,
+    placement=placement,
+    bias=True,
+    policy=('d_weighted=bfloat16',),
+  )
+  case = _build_case(layer.make())
+
+  grads = case.grads['d_topk_weights']
+
+  assert case.excess('d_topk_weights', grads, case.grads) <= 1
 
 
 def test_golden_of_a_captured_stage_starts_there(case):
