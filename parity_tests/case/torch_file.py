@@ -17,6 +17,7 @@ import numpy as np
 from hpmoe.parity_tests.case import read_case
 
 _STORAGES = {
+  'UntypedStorage': np.dtype('u1'),
   'DoubleStorage': np.dtype('<f8'),
   'FloatStorage': np.dtype('<f4'),
   'HalfStorage': np.dtype('<f2'),
@@ -56,9 +57,9 @@ def read(
       with archive.open(name) as file:
         return _Unpickler(file, archive, name.removesuffix('data.pkl')).load()
   except Exception as error:  # of damaged files pickle raises anything
+    reason = ' '.join(f'{type(error).__name__}: {error}'.split())
     raise ValueError(
-      f'{path}: expected tensors that torch.save wrote, got '
-      f'{type(error).__name__}: {error}'
+      f'{path}: expected tensors that torch.save wrote, got {reason[:150]}'
     ) from error
 
 
@@ -70,25 +71,24 @@ class _Unpickler(pickle.Unpickler):
     self._archive, self._prefix = archive, prefix
 
   def find_class(self, module: str, name: str):
+    if module in ('torch', 'torch.storage') and name in _STORAGES | _DTYPES:
+      return name  # A pickle can change a dtype itself, of the whole process.
     constructors: Mapping[tuple[str, str], object] = {
       ('collections', 'OrderedDict'): collections.OrderedDict,
       ('torch._utils', '_rebuild_tensor_v2'): _tensor,
       ('torch._utils', '_rebuild_tensor_v3'): _tensor_of,
-      ('torch.storage', 'UntypedStorage'): np.dtype('u1'),
       ('torch._utils', '_rebuild_parameter'): _parameter,
-      **{('torch', storage): dtype for storage, dtype in _STORAGES.items()},
-      **{('torch', name): dtype for name, dtype in _DTYPES.items()},
     }
     if (module, name) not in constructors:
       raise pickle.UnpicklingError(f'{module}.{name}, which is no tensor')
     return constructors[module, name]
 
   def persistent_load(self, pid) -> np.ndarray:
-    kind, dtype, key, _, elements = pid
+    kind, storage, key, _, elements = pid
     if kind != 'storage':
       raise pickle.UnpicklingError(f'{kind!r}, which is no storage')
     data = self._archive.read(f'{self._prefix}data/{key}')
-    return np.frombuffer(data, dtype, elements)
+    return np.frombuffer(data, _STORAGES[storage], elements)
 
 
 def _tensor(storage, offset, size, stride, *_) -> np.ndarray:
@@ -106,9 +106,7 @@ def _tensor(storage, offset, size, stride, *_) -> np.ndarray:
 def _tensor_of(storage, offset, size, stride, grad, hooks, dtype, *_):
   """Returns a tensor of bytes that have a dtype."""
   del grad, hooks
-  if not isinstance(dtype, np.dtype):
-    raise ValueError(f'a tensor of {dtype!r}')
-  return _tensor(storage.view(dtype), offset, size, stride)
+  return _tensor(storage.view(_DTYPES[dtype]), offset, size, stride)
 
 
 def _parameter(data: np.ndarray, *_) -> np.ndarray:

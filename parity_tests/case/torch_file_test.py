@@ -62,6 +62,33 @@ def test_nothing_of_a_file_is_run(tmp_path, capsys, content):
   assert capsys.readouterr().out == ''
 
 
+def test_no_dtype_is_changed(tmp_path):
+  # given a file that gives a dtype, which all modules share, 64 bytes
+  path = tmp_path / 'evil.pt'
+  state = b"(I3\nS'|'\nNNNI64\nI1\nI0\nt"
+  with zipfile.ZipFile(path, 'w') as archive:
+    archive.writestr(
+      'evil/data.pkl', b'ctorch\nBFloat16Storage\n' + state + b'b.'
+    )
+  # then it is refused
+  with pytest.raises(
+    ValueError, match='expected tensors that torch.save wrote'
+  ):
+    torch_file.read(path)
+  assert read_case.BFLOAT16.itemsize == 2
+
+
+def test_a_message_is_short(tmp_path):
+  path = tmp_path / 'evil.pt'
+  with zipfile.ZipFile(path, 'w') as archive:
+    archive.writestr('evil/data.pkl', b'ctorch\n' + 4000 * b'a' + b'\n.')
+  with pytest.raises(
+    ValueError, match=r'got UnpicklingError: torch\.a+$'
+  ) as info:
+    torch_file.read(path)
+  assert len(str(info.value)) <= len(str(path)) + 250
+
+
 @pytest.mark.parametrize('cut', (0, 10, 500, 1500))
 def test_a_damaged_file_is_refused(tmp_path, cut):
   path = tmp_path / 'cut.pt'

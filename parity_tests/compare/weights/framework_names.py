@@ -89,7 +89,8 @@ def rename(
       MindFormers.
 
   Raises:
-    ValueError: a tensor has not the shape of what its name says.
+    ValueError: a tensor has not the shape of what its name says, or two are the
+      same parameter.
   """
   tensors: dict[str, Tensor] = {}
   table = _fill_names(config, 'gate_up_by_turns' if by_turns else 'gate_up')
@@ -97,6 +98,10 @@ def rename(
     if any(re.fullmatch(pattern, name) for pattern in _TABLE['ignored']):
       continue
     for own_name, part in _rename_tensor(config, table, name, tensor):
+      if own_name in tensors:
+        raise ValueError(
+          f'{name}: expected one tensor for {own_name}, got another before it'
+        )
       tensors[own_name] = part
   return tensors
 

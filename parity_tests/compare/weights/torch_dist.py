@@ -97,7 +97,7 @@ def _find_tensor(folder, name: str, entry, places) -> 'DistTensor':
         int(place.length),
       )
     )
-  dtype = entry.properties.state[0]
+  dtype = _DTYPES[entry.properties.state[0]]
   return DistTensor(name, tuple(entry.size), dtype, tuple(blocks))
 
 
@@ -210,11 +210,12 @@ class _Unpickler(pickle.Unpickler):
   def find_class(self, module: str, name: str):
     if f'{module}.'.startswith(_OF_TORCH):
       return type(name, (_Record,), {})
+    if module == 'torch' and name in _DTYPES:
+      return name  # A pickle can change a dtype itself, of the whole process.
     classes = {
       ('torch', 'Size'): tuple,
       ('torch.serialization', '_get_layout'): str,
       ('collections', 'OrderedDict'): dict,
-      **{('torch', dtype): value for dtype, value in _DTYPES.items()},
     }
     if (module, name) not in classes:
       raise pickle.UnpicklingError(f'{module}.{name}, which is no tensor')

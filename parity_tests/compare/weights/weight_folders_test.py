@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from hpmoe.models.checkpoint import model_testing
+from hpmoe.models.checkpoint import safetensors_file
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.compare.weights import mindformers_testing
+from hpmoe.parity_tests.compare.weights import torch_dist
 from hpmoe.parity_tests.compare.weights import weight_diff
 from hpmoe.parity_tests.compare.weights import weight_report
 from hpmoe.parity_tests.compare.weights import weight_sides
@@ -87,6 +89,16 @@ class TestMegatron:
       _compare(left, tmp_path / 'bad')
     assert not (tmp_path / 'made').exists()
 
+  def test_its_metadata_change_no_dtype(self, tmp_path):
+    # given metadata that give a dtype, which all modules share, 8 bytes
+    state = b"(I3\nS'>'\nNNNI8\nI8\nI0\nt"
+    path = tmp_path / '.metadata'
+    path.write_bytes(b'ctorch\nbfloat16\n' + state + b'b.')
+    # then they are refused
+    with pytest.raises(ValueError, match='expected metadata of torch'):
+      torch_dist.read_index(tmp_path)
+    assert safetensors_file.BFLOAT16.itemsize == 2
+
 
 def _write_mindformers(folder: pathlib.Path, path: pathlib.Path, family: str):
   """Writes a folder's tensors as MindFormers does; returns the path."""
@@ -150,6 +162,15 @@ class TestMindFormers:
     model_testing.save(file, tensors)
     (line,) = weight_report.list_lines(_compare(left, right))
     assert line.startswith('model.layers.1.mlp.experts: ') and text in line
+
+  def test_two_tensors_of_one_parameter_are_refused(self, tmp_path):
+    left = weight_testing.write_folder(tmp_path / 'left')
+    right = _write_mindformers(left, tmp_path / 'right', 'qwen3_moe')
+    router = np.ones((2, 2), np.float32)
+    tensors = {'decoder.layers.1.mlp.router.weight.weight': router}
+    model_testing.save(right / 'part1.safetensors', tensors)
+    with pytest.raises(ValueError, match='one tensor for .*layers.1.mlp.gate'):
+      _compare(left, right)
 
   def test_shards_of_ranks_are_refused(self, tmp_path):
     left = weight_testing.write_folder(tmp_path / 'left')
