@@ -1,6 +1,7 @@
 """The command line: exit codes, one-line errors, report, replay."""
 
 import json
+import math
 import os
 import pathlib
 import re
@@ -124,6 +125,15 @@ def test_wrong_requests_end_with_one_line(
   )
   assert len(message) <= 300, message
   assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('name', main.COMMANDS)
+def test_options_of_numbers_are_read_as_numbers(name):
+  for row in main.COMMANDS[name].list_options():
+    defaults = row.default if row.is_list else [row.default]
+    is_limited = row.minimum > -math.inf or row.maximum < math.inf
+    if is_limited or {int, float} & {*map(type, defaults or ())}:
+      assert row.kind is not str, row.name
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Collection, Iterable, Iterator, Sequence
 import dataclasses
+import textwrap
 from typing import Any
 
 from hpmoe.reference.contract import messages
@@ -103,9 +104,9 @@ def parse(
     typed, left = parser.parse_known_args(_complete_switches(words, by_name))
   except argparse.ArgumentError as error:
     name = str(error.argument_name).removeprefix('--')
+    meaning = textwrap.shorten(by_name[name].help, 150, placeholder=' ...')
     raise UsageError(
-      f'{name}: expected a value, such as --{name}=VALUE, got none '
-      f'({by_name[name].help})'
+      f'{name}: expected a value, such as --{name}=VALUE, got none ({meaning})'
     ) from error
   for name, word in vars(typed).items():
     values.set(name, word)
@@ -135,7 +136,7 @@ def _refuse(word: str, names: Collection[str]) -> str:
   """Returns what was expected in place of a word."""
   if not word.startswith('-'):
     return f'arguments: expected --options only, got {word!r}'
-  name = word.lstrip('-').partition('=')[0]
+  name = word.lstrip('-').partition('=')[0] or word
   if (equivalent := _EQUIVALENT.get(name)) in names:
     return f'{name}: expected --{equivalent}, got {word}'
   near = messages.suggest(names, name)

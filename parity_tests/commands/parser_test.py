@@ -14,7 +14,9 @@ class _Options:
   source: str | None = option_fields.option(None, 'Folder.', flag='from')
   seed: int = option_fields.option(0, 'Seed.')
   races: bool | None = option_fields.option(None, 'Races.')
-  isa: tuple[str, ...] = option_fields.option((), 'Instruction sets.')
+  isa: tuple[str, ...] = option_fields.option(
+    (), 'Instruction sets. ' + 60 * 'word '
+  )
 
 
 def _parse(*words: str, operands=()) -> parser.Values:
@@ -79,8 +81,11 @@ def test_words_without_dashes_set_operands():
     (('--noseed',), 'noseed: expected an option'),
     (('--races', 'x'), "arguments: expected --options only, got 'x'"),
     (('--se=1',), 'se: expected an option'),
+    (('--', '--seed=1'), '--: expected an option of this command, got --$'),
+    (('--isa', '--races'), r'got none \(Instruction sets\. (word )+\.\.\.'),
   ],
 )
 def test_wrong_words_are_refused(words, message):
-  with pytest.raises(parser.UsageError, match=message):
+  with pytest.raises(parser.UsageError, match=message) as info:
     _parse(*words)
+  assert len(str(info.value)) <= 250

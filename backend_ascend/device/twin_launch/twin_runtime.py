@@ -70,6 +70,8 @@ class Modes:
     0,
     'Seed of --twin_mode=seeded.',
     flag='twin_seed',
+    minimum=0,
+    maximum=2**64 - 1,
   )
   hazards: bool = option_fields.option(
     True,

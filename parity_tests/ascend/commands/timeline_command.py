@@ -44,7 +44,7 @@ class _Options(cli.JsonOptions):
     'a task.',
     writes='file',
   )
-  arrows: str | None = option_fields.option(
+  arrows: int | None = option_fields.option(
     None,
     lambda: f'Maximum number of arrows in the trace: {_describe_arrows()}.',
     minimum=0,
