@@ -268,6 +268,9 @@ def dequantise(
     read: returns a tensor by its name.
     name: of the weight.
     shape: `(O, I)`.
+
+  Raises:
+    ValueError: a row is in a group that has no scale.
   """
   if packing.zeros:
     return _dequantise_with_zeros(packing, read, name, shape)
@@ -297,6 +300,11 @@ def _dequantise_with_zeros(packing, read, name: str, shape: Shape):
   scales = read(join_name(name, _SCALES)).astype(np.float64)
   if _GROUPS in packing.ends:
     group = read(join_name(name, _GROUPS))
+    if group.min() < 0 or group.max() >= len(scales):
+      raise ValueError(
+        f'{join_name(name, _GROUPS)}: expected groups of {len(scales)}, got '
+        f'{group.min()} to {group.max()}'
+      )
   else:
     group = np.arange(len(codes)) * len(scales) // len(codes)
   weights = (codes - zeros[group]) * scales[group]

@@ -30,6 +30,17 @@ class TestCodes:
       hf_folder.read(folder)
 
 
+@pytest.mark.parametrize('group', [-1, 7])
+def test_a_group_without_a_scale_is_named(tmp_path, seed, group):
+  folder, files, _ = testing.write_folders(tmp_path, seed, testing.draw_gptq)
+  groups = files['model.layers.0.self_attn.q_proj.g_idx'].copy()
+  groups[0] = group
+  files['model.layers.0.self_attn.q_proj.g_idx'] = groups
+  model_testing.save(folder / 'model.safetensors', files)
+  with pytest.raises(ValueError, match=rf'q_proj\.g_idx: .* got .*{group}'):
+    hf_folder.read(folder).load()
+
+
 @pytest.mark.parametrize('end', ['weight_zero_point', 'weight_g_idx'])
 def test_zero_points_and_other_orders_are_refused(tmp_path, seed, end):
   folder, files, _ = testing.write_folders(tmp_path, seed, testing.draw_int4)

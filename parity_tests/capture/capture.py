@@ -29,7 +29,7 @@ except ImportError:  # copied, beside it
   import read_case  # type: ignore[import-not-found, no-redef]
 
 # Where the tensors of a layer are, and how they lie: the name of an argument of
-# its call or of a parameter; axes as in `case/layouts.py`.
+# its call or of a parameter; axes as in `case/layouts/`.
 _TRANSFORMERS = {
   'x': ('hidden_states', 'M D'),
   'topk_ids': ('top_k_index', 'M K'),

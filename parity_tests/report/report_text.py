@@ -324,9 +324,10 @@ def _describe_hidden_sizes(report: check.Report) -> str:
   """Returns how large an error could hide from what passed, or ''."""
   rows: dict[str, list[verdicts.Result]] = {}
   for result in report.results:
-    if result.power and result.verdict == verdicts.PASS:
+    if result.not_judged or (result.power and result.verdict == verdicts.PASS):
       rows.setdefault(verdicts.tensor_of(result.stage), []).append(result)
-  sizes = power.worst(power.best(results) for results in rows.values())
+  best = {name: power.best(results) for name, results in rows.items()}
+  sizes = power.worst(best.values())
   if not sizes:
     return ''
   parts = [
@@ -334,7 +335,7 @@ def _describe_hidden_sizes(report: check.Report) -> str:
     for name, format_report in _ERROR_SIZES.items()
     if name in sizes
   ]
-  names = verdicts.ordered(rows)
+  names = verdicts.ordered(name for name in rows if best[name])
   missing, askable = (
     [name for name in of_report if name not in tensors.PLAN]
     for of_report in (_missing_tensors(report), _askable_tensors(report))

@@ -338,6 +338,25 @@ def test_the_comparison_that_limits_most_elements_says_what_could_hide():
   )
 
 
+def test_elements_of_a_tensor_without_any_limit_are_counted():
+  # Given y, of which 3 elements lack a limit, and dx, of which all 5 do,
+  power = dict(element=0.18, row=0.02, whole=0.004)
+  y = dataclasses.replace(Y, power=power, not_judged=3)
+  dx = dataclasses.replace(
+    Y,
+    stage='dx',
+    verdict=verdicts.NOT_JUDGED,
+    reason=verdicts.NO_LIMIT,
+    not_judged=5,
+  )
+
+  # when what could hide is told,
+  message = report_text.format_blind_spot(reports_testing.report(y, dx))
+
+  # then those of both are.
+  assert message.endswith('; 8 of 8 elements have no limit')
+
+
 @pytest.mark.parametrize('results_alone', [True, False])
 def test_what_a_candidate_cannot_return_is_not_asked_for(results_alone):
   # Given y alone, of a solution or of a function, with inputs of a file,
