@@ -233,7 +233,8 @@ def _run_compiling_less(name, config, policy, sources):
     if tensors.SPECS[n].role == 'compute'
   }
   sources = {**sources, **wide}
-  if name not in precision.POINTS:
+  # A tensor of a dtype of its own is not rounded to storage.
+  if name not in precision.POINTS or tensors.SPECS[name].kind != 'storage':
     return _of_many_dtypes(name, config, policy, sources)
   other_points = [p for p in policy.points if not p.startswith(f'{name}=')]
   points = (*other_points, f'{name}={policy.accumulate}')
