@@ -16,7 +16,7 @@ import numpy as np
 
 from hpmoe.parity_tests.case import read_case
 
-_STORAGES = {
+_STORAGES: dict[str, np.dtype] = {
   'UntypedStorage': np.dtype('u1'),
   'DoubleStorage': np.dtype('<f8'),
   'FloatStorage': np.dtype('<f4'),
