@@ -232,9 +232,9 @@ def _spread_bias(place: Place, bias: at.Array, num_rows: int) -> at.Array:
     accumulation_order='ascending',
     points=(),
   )
-  ones = jnp.ones((len(bias), num_rows, 1), wide.accumulate)
+  unit = jnp.ones((len(bias), num_rows, 1), wide.accumulate)
   layer_args = place.config, wide, place.plan
-  return expert_gemm.expert_gemm(*layer_args, ones, bias[:, :, None])
+  return expert_gemm.expert_gemm(*layer_args, unit, bias[:, :, None])
 
 
 # Gradients of routing weights by placement; True: computed on the token's rank.
