@@ -86,6 +86,10 @@ class StoredTensor:
     offset = self.offset + index * (self.num_bytes // self.shape[0])
     return StoredTensor(self.path, self.dtype, self.shape[1:], offset)
 
+  def reshape(self, shape: tuple[int, ...]) -> 'StoredTensor':
+    """Returns the same elements in another shape."""
+    return dataclasses.replace(self, shape=shape)
+
 
 Index = dict[str, StoredTensor]
 

@@ -15,9 +15,9 @@ from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import pass_reference
 from hpmoe.parity_tests.judge import trial_testing
-from hpmoe.parity_tests.judge.limits import golden
-from hpmoe.parity_tests.judge.limits import golden_grad
+from hpmoe.parity_tests.judge.lanes import tile_lanes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import granularity
@@ -115,20 +115,16 @@ def name_differing(data: Data, outputs, expected) -> list[str]:
 
 def name_out_of_bounds(data: Data, outputs, layer_pass) -> list[str]:
   """Returns the tensors with an error above the a-priori rounding bound."""
-  kind = (
-    golden.Golden if layer_pass is passes.FORWARD else golden_grad.GoldenGrad
-  )
   names = tensors.STAGES if layer_pass is passes.FORWARD else tensors.GRADS
   own_tensors = {name: outputs[name] for name in names if name in outputs}
-  rows = kind(data.tiling, data.policy, data.inputs, own_tensors)
-  wrong = []
-  for name, array in own_tensors.items():
-    for rank in range(data.tiling.config.num_ranks):
-      actual = data.tiling.rows(name, array, rank).astype(np.float64)
-      bounded = rows.rows(name, rank, 0, len(actual))
-      if not (abs(actual - bounded.value) <= bounded.bound()).all():
-        wrong.append(name)
-  return wrong
+  golden = pass_reference.build_golden(
+    layer_pass, data.tiling, data.policy, data.inputs, own_tensors
+  )
+  return [
+    name
+    for name, array in own_tensors.items()
+    if tile_lanes.out_of_bound(name, array, golden, with_spread=False).any()
+  ]
 
 
 class OperatorTests:

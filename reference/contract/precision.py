@@ -363,6 +363,12 @@ class PrecisionPolicy:
     """The dtype of each point that `points` names."""
     return dict(point.split('=') for point in self.points)
 
+  @functools.cached_property
+  def points_inside(self) -> tuple[str, ...]:
+    """Those of `points` that lie inside stages, not at their tensors."""
+    names = {point.name for point in INSIDE}
+    return tuple(w for w in self.points if w.partition('=')[0] in names)
+
   def rounding(self, point: str) -> str | None:
     """Returns the dtype that a point inside a stage rounds to, or None."""
     dtype = self.roundings.get(point, self.accumulate)
@@ -496,18 +502,14 @@ class PrecisionPolicy:
       self,
       storage=own_storage,
       accumulation_order='ascending',
-      points=tuple(
-        f'{point.name}={self.roundings[point.name]}'
-        for point in INSIDE
-        if point.name in self.roundings
-      ),
+      points=self.points_inside,
     )
 
   def of_shared(self) -> 'PrecisionPolicy':
     """Returns the policy of shared experts, as a layer of one expert."""
-    names = {point.name for point in INSIDE}
-    inside = (w for w in self.points if w.partition('=')[0] in names)
-    return dataclasses.replace(self, placement='combine', points=tuple(inside))
+    return dataclasses.replace(
+      self, placement='combine', points=self.points_inside
+    )
 
   def of_router(self) -> 'PrecisionPolicy':
     """Returns the policy of a router's GEMM, which reads no codes."""

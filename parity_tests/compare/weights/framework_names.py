@@ -40,6 +40,9 @@ class Tensor(Protocol):
   def row(self, index: int) -> 'Tensor':
     """Returns one row along the first axis."""
 
+  def reshape(self, shape: tuple[int, ...]) -> 'Tensor':
+    """Returns the same elements in another shape."""
+
 
 @dataclasses.dataclass(frozen=True)
 class View:
@@ -71,6 +74,10 @@ class View:
       row = self.source.row(index)
       return View(row, self.shape[1:], self.change, self.by_row)
     return View(self, self.shape[1:], lambda array: array[index])
+
+  def reshape(self, shape: tuple[int, ...]) -> 'Tensor':
+    """Returns the same elements in another shape."""
+    return View(self, shape, lambda array: array.reshape(shape))
 
 
 Parts = Iterator[tuple[str, Tensor]]
@@ -231,10 +238,8 @@ def _turn_experts(
 ) -> Parts:
   """Yields experts `[E, out, in]` of `[E, in, out]` or `[E in, out]`."""
   if len(tensor.shape) == 2:
-    count = config.num_experts
-    rows, columns = tensor.shape[0] // count, tensor.shape[1]
-    shape = (count, rows, columns)
-    tensor = View(tensor, shape, lambda array: array.reshape(shape))
+    count, columns = config.num_experts, tensor.shape[1]
+    tensor = tensor.reshape((count, tensor.shape[0] // count, columns))
   count, rows, columns = tensor.shape
   yield (
     names[0],

@@ -18,6 +18,7 @@ import numpy as np
 from hpmoe.models.checkpoint import safetensors_file
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import torch_file
+from hpmoe.parity_tests.compare.weights import framework_names
 
 METADATA = '.metadata'
 _LATEST = 'latest_checkpointed_iteration.txt'
@@ -167,6 +168,10 @@ class DistTensor:
   def row(self, index: int) -> 'DistTensor':
     """Returns one row along the first axis."""
     return dataclasses.replace(self, leading=(*self.leading, index))
+
+  def reshape(self, shape: tuple[int, ...]) -> framework_names.View:
+    """Returns the same elements in another shape."""
+    return framework_names.View(self, shape, lambda a: a.reshape(shape))
 
   def read(self) -> np.ndarray:
     """Returns the tensor.

@@ -41,6 +41,10 @@ class ArrayTensor:
     """Returns one row along the first axis."""
     return ArrayTensor(self.array[index])
 
+  def reshape(self, shape: tuple[int, ...]) -> 'ArrayTensor':
+    """Returns the same elements in another shape."""
+    return ArrayTensor(self.array.reshape(shape))
+
 
 def open_folder(name: str, path: str, other: str | None) -> hf_folder.Files:
   """Returns the tensors of a folder; reads only headers, but for `.ckpt`.

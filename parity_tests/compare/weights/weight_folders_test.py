@@ -163,6 +163,26 @@ class TestMindFormers:
     (line,) = weight_report.list_lines(_compare(left, right))
     assert line.startswith('model.layers.1.mlp.experts: ') and text in line
 
+  def test_an_expert_is_read_without_the_others(self, tmp_path, monkeypatch):
+    # Given a folder whose experts are one matrix,
+    left = weight_testing.write_folder(tmp_path / 'left')
+    right = _write_mindformers(left, tmp_path / 'right', 'qwen3_moe')
+    side = weight_sides.open_side('right_model', str(right), str(left))
+    experts = side.files.index['model.layers.1.mlp.experts.gate_up_proj']
+    whole = experts.read()
+    # when one of them is read,
+    num_bytes, plain = [], safetensors_file.StoredTensor.read
+
+    def read(tensor):
+      num_bytes.append(tensor.num_bytes)
+      return plain(tensor)
+
+    monkeypatch.setattr(safetensors_file.StoredTensor, 'read', read)
+    expert = experts.row(1).read()
+    # then no byte of another is.
+    assert num_bytes == [expert.nbytes]
+    assert np.array_equal(expert, whole[1])
+
   def test_two_tensors_of_one_parameter_are_refused(self, tmp_path):
     left = weight_testing.write_folder(tmp_path / 'left')
     right = _write_mindformers(left, tmp_path / 'right', 'qwen3_moe')

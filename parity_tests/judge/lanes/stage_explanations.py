@@ -22,6 +22,7 @@ from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.lanes import tolerance_lanes
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import tensors
 
@@ -300,25 +301,50 @@ def _list_operand_mistakes(
   """Yields a GEMM whose operands are quantised differently, with words."""
   if name not in recipes.OPERANDS or not case.has_all_sources(name, sources):
     return
-  policy, tiling = case.inputs.policy, case.tiling
-  read = {n: sources[n] for n in case.sources[name]}
-  arrays = {**case.inputs.arrays, **sources}
-  ranks = range(tiling.config.num_ranks)
-  edges = [tiles.expert_rows(tiling.config, tiling.counts, r) for r in ranks]
+  arrays, edges = {**case.inputs.arrays, **sources}, _list_edges(case)
   for operand in recipes.OPERANDS[name]:
-    forms = policy.forms(name, operand)
-    if not forms or forms[-1].reads_scale or forms[-1].is_packed:
+    form = _find_plain_form(case, name, operand)
+    if form is None:
       continue
-    fields = recipes.leave_out(policy.rows, policy.operand_forms, name, operand)
-    plain = dataclasses.replace(policy, **fields)
     values = lazy_tensors.load_whole(arrays[operand])
     for says, other in operand_mistakes.list_mistakes(
-      forms[-1], name, operand, values, edges
+      form, name, operand, values, edges
     ):
       compute = functools.partial(
-        case.oracle.stage, name, {**read, operand: other}, plain
+        _multiply_other, case, name, sources, operand, other
       )
       yield f'as if {says} in {name}', '', compute
+
+
+def _list_edges(case: pass_case.PassCase) -> list[np.ndarray]:
+  """Returns, by rank, the first row of each expert and the end, `[L + 1]`."""
+  config, counts = case.tiling.config, case.tiling.counts
+  ranks = range(config.num_ranks)
+  return [tiles.expert_rows(config, counts, rank) for rank in ranks]
+
+
+def _find_plain_form(
+  case: pass_case.PassCase, gemm: str, operand: str
+) -> quantised.Form | None:
+  """Returns the form of an operand, if its scales and codes are plain."""
+  forms = case.inputs.policy.forms(gemm, operand)
+  if not forms or forms[-1].reads_scale or forms[-1].is_packed:
+    return None
+  return forms[-1]
+
+
+def _multiply_other(
+  case: pass_case.PassCase,
+  gemm: str,
+  sources: passes.Tensors,
+  operand: str,
+  values: np.ndarray,
+) -> np.ndarray:
+  """Returns a GEMM that multiplies other values of an operand, as they are."""
+  policy = case.inputs.policy
+  fields = recipes.leave_out(policy.rows, policy.operand_forms, gemm, operand)
+  read = {n: sources[n] for n in case.sources[gemm]} | {operand: values}
+  return case.oracle.stage(gemm, read, dataclasses.replace(policy, **fields))
 
 
 def _list_shared_scales(
@@ -328,12 +354,10 @@ def _list_shared_scales(
   chain: tuple[str, ...],
 ) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
   """Yields a stage whose GEMMs give an expert's rows one scale, with words."""
-  policy = case.inputs.policy
   gemms = []
   for gemm in tensors.GEMMS:
-    forms = policy.forms(gemm, recipes.OPERANDS[gemm][0])
-    is_suited = forms and not (forms[-1].reads_scale or forms[-1].is_packed)
-    if gemm in chain and is_suited and forms[-1].group[0] == 1:
+    form = _find_plain_form(case, gemm, recipes.OPERANDS[gemm][0])
+    if gemm in chain and form is not None and form.group[0] == 1:
       gemms.append(gemm)
   choices = [(gemm,) for gemm in gemms] + [(*gemms,)] * (len(gemms) > 1)
   for some_gemms in choices:
@@ -346,25 +370,17 @@ def _list_shared_scales(
 
 def _share_scales(case, name, sources, chain, gemms) -> np.ndarray:
   """Returns a stage, of GEMMs whose rows of an expert have one scale."""
-  policy, tiling = case.inputs.policy, case.tiling
-  ranks = range(tiling.config.num_ranks)
-  edges = [tiles.expert_rows(tiling.config, tiling.counts, r) for r in ranks]
-  arrays = dict(sources)
+  arrays, edges = dict(sources), _list_edges(case)
   for stage in (s for s in chain if s in case.sources):
     if stage not in gemms:
       arrays[stage] = lazy_tensors.load_whole(case.recompute(stage, arrays))
       continue
     operand = recipes.OPERANDS[stage][0]
-    form = policy.forms(stage, operand)[-1]
+    form = _find_plain_form(case, stage, operand)
     rows = lazy_tensors.load_whole({**case.inputs.arrays, **arrays}[operand])
-    read = {n: arrays[n] for n in case.sources[stage]}
-    read[operand] = operand_mistakes.share_scales(form, rows, edges)
-    fields = recipes.leave_out(
-      policy.rows, policy.operand_forms, stage, operand
-    )
-    plain = dataclasses.replace(policy, **fields)
+    values = operand_mistakes.share_scales(form, rows, edges)
     arrays[stage] = lazy_tensors.load_whole(
-      case.oracle.stage(stage, read, plain)
+      _multiply_other(case, stage, arrays, operand, values)
     )
   return arrays[name]
 

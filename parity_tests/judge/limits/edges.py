@@ -56,9 +56,9 @@ def without_storage(
 
   Intervals are rounded to the dtype of the oracle's tensor.
   """
-  inside = {point.name for point in precision.INSIDE}
-  points = [w for w in policy.points if w.partition('=')[0] in inside]
-  return dataclasses.replace(policy, storage='float32', points=tuple(points))
+  return dataclasses.replace(
+    policy, storage='float32', points=policy.points_inside
+  )
 
 
 @dataclasses.dataclass(frozen=True)

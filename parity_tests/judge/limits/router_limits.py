@@ -360,15 +360,27 @@ def bound_weight_ulp(
     topk_ids: `[..., K]` experts.
     spread: `[..., E]`, as of `spread_weights`.
   """
-  unit = ulp.unit_roundoff('float32')
   logits = logits.astype(np.float64)
   bias = None if bias is None else bias.astype(np.float64)
-  roundings = count_weight_roundings(router, logits, bias)
   reach = spread_weights(router, logits, bias, topk_ids, spread)
   size = np.abs(routing.weigh_choice(router, logits, bias, topk_ids))
   relative = reach / np.where(size == 0, np.inf, size)
-  own = roundings * ulp.unit_roundoff(router.dtype)
-  return 1 + (own + float(relative.max(initial=0.0))) / unit
+  of_spread = float(relative.max(initial=0.0)) / ulp.unit_roundoff('float32')
+  return count_float32_roundings(router, logits, bias) + of_spread
+
+
+def count_float32_roundings(
+  router: router_lib.Router,
+  logits: at.Float[np.ndarray, '*tokens E'],
+  bias: at.Float[np.ndarray, 'E'] | None,
+) -> float:
+  """Returns `count_weight_roundings` of a weight in float32, in its roundings.
+
+  For arguments see there.
+  """
+  of_rule = count_weight_roundings(router, logits, bias)
+  units = ulp.unit_roundoff(router.dtype) / ulp.unit_roundoff('float32')
+  return 1 + units * of_rule
 
 
 def _sigmoid(z: np.ndarray) -> np.ndarray:

@@ -28,8 +28,8 @@ def applies(
   arrays: Mapping[str, np.ndarray],
 ) -> bool:
   """Says whether a layer is such an MLP, rounded at its tensors only."""
-  inside = {point.name for point in precision.INSIDE} & {*policy.roundings}
-  narrow = policy.coded or policy.rows or policy.operand_forms or inside
+  has_codes = policy.coded or policy.rows or policy.operand_forms
+  narrow = has_codes or policy.points_inside
   return bool(
     config.top_k == config.num_experts
     and not (config.d_shared or narrow)

@@ -210,8 +210,7 @@ class Task:
   @property
   def weight_ulp(self) -> float:
     """The largest error of routing weights, in float32 roundings."""
-    unit = ulp.unit_roundoff(self.router.dtype) / U
-    return 1 + unit * router_limits.count_weight_roundings(
+    return router_limits.count_float32_roundings(
       self.router, self.inputs.logits, self.inputs.bias
     )
 
