@@ -36,7 +36,8 @@ class Verdict:
     direction: the passes that were judged; '': none.
     report: of the check; None: it could not be judged.
     reason: why not, in a line.
-    policy: under which it was judged.
+    policy: all words under which it was judged: given as `policy`, they give
+      the same verdict.
   """
 
   call: dump_layers.LayerCall
@@ -182,13 +183,14 @@ def _judge_call(
   if lacking:
     return Verdict(call, reason=f'the dump lacks {", ".join(lacking)}')
   direction = 'both' if call.has_backward else 'forward'
+  policy = (*policy, *_find_stored_words(call, policy))
   with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
     try:
       _write_call(call, folder, weights)
       case = case_lib.Case(
         direction,
         input=f'{folder}/inputs.safetensors',
-        policy=(*policy, *_find_stored_words(call, policy)),
+        policy=policy,
         activation=call.kind.activation,
         weight_ulp=complete_call.weight_ulp,
       )
@@ -237,7 +239,8 @@ def _find_stored_words(
   """Returns words for a gradient of routing weights that is in 16 bits.
 
   It is in float32 unless the weights are in 16 bits; where rows are multiplied
-  by weights of 16 bits, so are the products of that gradient.
+  by weights of 16 bits, so are the products of that gradient.  Points that the
+  policy names stay as it says.
   """
   role = 'd_topk_weights'
   if not call.has_backward or role not in call.files:
@@ -246,8 +249,13 @@ def _find_stored_words(
   if dtype.itemsize != 2:
     return ()
   points = policies.fields(policy).get('points', ())
-  in_storage = any(point.startswith('routing_weight=') for point in points)
-  return (f'{role}={dtype.name}', *['d_weighted=storage'] * in_storage)
+  point_names = {point.partition('=')[0] for point in points}
+  words = {role: dtype.name}
+  if 'routing_weight' in point_names:
+    words['d_weighted'] = 'storage'
+  return tuple(
+    f'{n}={word}' for n, word in words.items() if n not in point_names
+  )
 
 
 def _read_tensor(call: dump_layers.LayerCall, role: str) -> np.ndarray:

@@ -15,6 +15,7 @@ from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.dumps import dump_check
 from hpmoe.parity_tests.dumps import dump_layers
+from hpmoe.parity_tests.judge import check
 
 _TOKENS, _EXPERTS, _TOP_K, _D, _F = 10, 4, 2, 16, 8
 
@@ -221,6 +222,42 @@ def test_the_first_policy_under_which_a_layer_passes_is_that_of_all(
     (2, names[1], False),
     *((3, names[1], is_searched) for is_searched in (False, True)),
   ]
+
+
+def test_words_of_a_verdict_are_those_that_it_was_judged_under(
+  tmp_path, monkeypatch
+):
+  # Given a backward run whose routing weights and their gradient are in 16
+  # bits,
+  tensors = _read_layer(tmp_path / 'layer')
+  name = next(iter(tensors)).partition('.forward')[0]
+  places = {'input.0': 'output.0', 'output.0': 'input.0', 'output.1': 'input.2'}
+  for place, forward in places.items():
+    tensors[f'{name}.backward.0.{place}'] = tensors[
+      f'{name}.forward.0.{forward}'
+    ]
+  halves = {
+    n: a.astype(np.float16) for n, a in tensors.items() if a.dtype != int
+  }
+  _save_place(tmp_path / 'dump' / 'step0.npz', tensors | halves)
+  cases = []
+
+  def run(request):
+    cases.append(request.case)
+    return check.Report({}, (), 0.0)
+
+  monkeypatch.setattr(check, 'run', run)
+  # when it is judged, and once more under the words of its verdict,
+  (row,) = dump_check.check_dump(str(tmp_path / 'dump'))
+  (second_row,) = dump_check.check_dump(
+    str(tmp_path / 'dump'), policy=row.policy
+  )
+  # then both times all of them were asked for.
+  assert row.policy == (
+    *('torch_grouped_mm', 'd_topk_weights=float16', 'd_weighted=storage'),
+  )
+  assert second_row.policy == row.policy
+  assert {case.policy for case in cases} == {row.policy}
 
 
 def _split_experts(tensors: dict, rank: int) -> dict:

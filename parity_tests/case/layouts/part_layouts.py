@@ -39,6 +39,7 @@ def find_layout(
       return None
     layout = _adapt(whole, name, find_units(name, policy))
   _check_halves(layout, find_units(name, policy))
+  _check_bytes(layout, spec.kind, policy.form_of(name).scale)
   return layout
 
 
@@ -115,4 +116,15 @@ def _check_halves(layout: layouts_lib.Layout, units: Mapping[str, int]) -> None:
     raise ValueError(
       f'{layout.name}: expected gate and up one after the other, since '
       f'{unit or "all"} columns have one scale, got layout {str(layout)!r}'
+    )
+
+
+def _check_bytes(layout: layouts_lib.Layout, kind: str, scale: str) -> None:
+  """Refuses words of bytes for scales that are none."""
+  is_byte = scale.startswith('float8')
+  if layout.swizzle == 'packed_4x1' and kind == 'scales' and not is_byte:
+    raise ValueError(
+      f'{layout.name}: expected scales of one byte in layout {str(layout)!r}, '
+      f'got a form with scales in {scale}; DeepGEMM has those in layout '
+      'deepgemm'
     )

@@ -6,6 +6,7 @@ import pytest
 from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.parity_tests.case.layouts import part_layouts
+from hpmoe.parity_tests.case.layouts import project_layouts
 from hpmoe.parity_tests.case.layouts import swizzles
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
@@ -225,3 +226,17 @@ def test_halves_that_share_a_scale_are_refused(form, texts, message):
 def test_only_scales_are_swizzled(name, text):
   with pytest.raises(ValueError, match=f'^{name}: expected words that suit'):
     layout_text.parse(name, text)
+
+
+@pytest.mark.parametrize(
+  ('form', 'is_byte'), [('mxfp8', True), ('e4m3_1x128', False)]
+)
+def test_only_scales_of_a_byte_are_packed_in_words(form, is_byte):
+  policy = precision.PrecisionPolicy(x_form=form)
+  layouts = project_layouts.read_layouts('deepgemm_ue8m0')
+  if is_byte:
+    layout = part_layouts.find_layout(layouts, 'x_scales', policy)
+    assert layout is not None and layout.swizzle == 'packed_4x1'
+    return
+  with pytest.raises(ValueError, match='^x_scales: .* scales in float32; Deep'):
+    part_layouts.find_layout(layouts, 'x_scales', policy)

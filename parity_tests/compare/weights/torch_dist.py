@@ -177,12 +177,12 @@ class DistTensor:
     """Returns the tensor.
 
     Raises:
-      ValueError: blocks cannot be read, or do not fill it.
+      ValueError: blocks cannot be read, or do not fill it once.
     """
+    blocks = [b for b in self.blocks if b.holds(self.leading)]
+    _check_boxes(self.name, self.full_shape, blocks)
     out, count = np.empty(self.shape, self.dtype), 0
-    for block in self.blocks:
-      if not block.holds(self.leading):
-        continue
+    for block in blocks:
       depth = len(self.leading)
       firsts = zip(self.leading, block.offsets, strict=False)
       part = block.read()[tuple(i - first for i, first in firsts)]
@@ -194,6 +194,27 @@ class DistTensor:
         f'{self.name}: expected blocks of {out.size} elements, got {count}'
       )
     return out
+
+
+def _check_boxes(
+  name: str, shape: tuple[int, ...], blocks: Sequence[Block]
+) -> None:
+  """Refuses blocks that overlap, or leave the tensor."""
+  if not blocks or not shape:
+    return
+  begins = np.array([block.offsets for block in blocks])
+  ends = begins + np.array([block.sizes for block in blocks])
+  for i, block in enumerate(blocks):
+    is_inside = (begins[i] >= 0).all() and (ends[i] <= shape).all()
+    first, last = (
+      np.maximum(begins[:i], begins[i]),
+      np.minimum(ends[:i], ends[i]),
+    )
+    if not is_inside or (first < last).all(axis=1).any():
+      raise ValueError(
+        f'{name}: expected blocks of {list(shape)} that do not overlap, got '
+        f'{list(block.sizes)} at {list(block.offsets)}'
+      )
 
 
 class _Record:

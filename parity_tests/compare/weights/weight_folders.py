@@ -98,14 +98,17 @@ def _find_index(name: str, folder: pathlib.Path) -> Mapping[str, Any] | None:
 
 
 def _list_files(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Returns the files of a folder, or of its only rank."""
+  """Returns the files of a folder; if it has none, those of its only rank.
+
+  A merged checkpoint may lie beside the ranks that it was made of.
+  """
   ranks = sorted(folder.glob('rank_*'))
-  if len(ranks) > 1:
-    raise ValueError(
-      f'{folder}: expected one checkpoint, got {len(ranks)} ranks: merge them '
-      '(mindspore.unified_safetensors)'
-    )
   for place in (folder, *ranks):
+    if place != folder and len(ranks) > 1:
+      raise ValueError(
+        f'{folder}: expected one checkpoint, got {len(ranks)} ranks: merge '
+        'them (mindspore.unified_safetensors)'
+      )
     for suffix in ('ckpt', 'safetensors'):
       if files := sorted(place.glob(f'*.{suffix}')):
         return files

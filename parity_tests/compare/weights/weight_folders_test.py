@@ -1,5 +1,6 @@
 """Folders of Megatron-LM and MindFormers, compared with Hugging Face's."""
 
+import dataclasses
 import io
 import os
 import pathlib
@@ -74,6 +75,27 @@ class TestMegatron:
     words = [f'--left_model={left}', f'--right_model={tmp_path / "cut"}']
     assert main.main(['compare', *words]) == cli.WRONG_REQUEST
     assert '.distcp' in capsys.readouterr().err
+
+  @pytest.mark.parametrize('change', ['twice', 'outside'])
+  def test_blocks_that_do_not_fill_a_tensor_once_are_refused(self, change):
+    # given a tensor of two blocks, of which one lies elsewhere, so that as many
+    # elements are read
+    tensor = next(
+      t
+      for t in torch_dist.read_index(_CHECKPOINT).values()
+      if len(t.blocks) == 2
+    )
+    first, second = tensor.blocks
+    offsets = {
+      'twice': first.offsets,
+      'outside': tuple(i + 1 for i in second.offsets),
+    }
+    moved_block = dataclasses.replace(second, offsets=offsets[change])
+    wrong = dataclasses.replace(tensor, blocks=(first, moved_block))
+    # then it is not read, and the right one is
+    with pytest.raises(ValueError, match='blocks of .* that do not overlap'):
+      wrong.read()
+    assert tensor.read().shape == tensor.shape
 
   def test_nothing_of_its_metadata_is_run(self, tmp_path):
     class Harmful:
@@ -198,3 +220,11 @@ class TestMindFormers:
       (tmp_path / f'right/rank_{rank}').mkdir(parents=True)
     with pytest.raises(ValueError, match='got 2 ranks: merge them'):
       _compare(left, tmp_path / 'right')
+
+  def test_a_merged_file_beside_ranks_is_read(self, tmp_path):
+    left = weight_testing.write_folder(tmp_path / 'left')
+    right = _write_mindformers(left, tmp_path / 'right', 'qwen3_moe')
+    for rank in range(2):
+      (right / f'rank_{rank}').mkdir()
+      (right / f'rank_{rank}/part.ckpt').write_bytes(b'of one rank')
+    assert _compare(left, right).kind == 'same'
