@@ -33,11 +33,12 @@ def return_rows(
 
 def combine(
   policy: precision.PrecisionPolicy,
+  stage: str,
   returned_rows: at.Float[at.Array, 'R T K D'],
   topk_weights: at.Float[at.Array, 'R T K'] | None,
   lasts: Sequence[at.Float[at.Array, 'R T D']] = (),
 ) -> at.Float[at.Array, 'R T D']:
-  """Returns `y` `[R, T, D]` in the storage dtype, rounded once.
+  """Returns `y` or `dx` `[R, T, D]` in the storage dtype, rounded once.
 
   Slots are added one after another, in slot order, in the accumulation dtype.
   Each is first multiplied by its weight, if there are weights, and the product
@@ -45,8 +46,9 @@ def combine(
 
   Args:
     policy: dtypes and rounding points.
+    stage: y or dx.
     returned_rows: `[R, T, K, D]` float.
-    topk_weights: `[R, T, K]` accumulate dtype; None: an earlier stage applied
+    topk_weights: `[R, T, K]` accumulate dtype; None: another stage applies
       them.
     lasts: `[R, T, D]` float each, such as `shared_out`, which are added to the
       sum of the slots.
@@ -59,7 +61,7 @@ def combine(
     terms = numerics.at_point(
       policy, 'weighted', weighted(policy, terms, topk_weights)
     )
-  return sum_slots(policy, 'y', terms, lasts)
+  return sum_slots(policy, stage, terms, lasts)
 
 
 def weighted(
@@ -111,26 +113,3 @@ def in_order(
   order = jnp.argsort(topk_ids, axis=-1, descending=back)
   order = order.reshape(*order.shape, *(1,) * (of_slots.ndim - 3))
   return jnp.take_along_axis(of_slots, order, axis=2)
-
-
-def combine_grad(
-  policy: precision.PrecisionPolicy,
-  d_returned: at.Float[at.Array, 'R T K D'],
-  lasts: Sequence[at.Float[at.Array, 'R T D']] = (),
-) -> at.Float[at.Array, 'R T D']:
-  """Returns `dx` `[R, T, D]` in the storage dtype, rounded once.
-
-  Slots are added one after another, in slot order, in the accumulation dtype,
-  without routing weights.
-
-  Args:
-    policy: dtypes.
-    d_returned: `[R, T, K, D]` float, `return_rows` of `d_expert_in`.
-    lasts: `[R, T, D]` float each, such as `d_shared_in`, which are added to the
-      sum of the slots.
-
-  Raises:
-    ValueError: the policy is in float64 and jax_enable_x64 is off.
-  """
-  terms = numerics.widen(policy, d_returned)
-  return sum_slots(policy, 'dx', terms, lasts)

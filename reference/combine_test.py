@@ -1,4 +1,4 @@
-"""Tests of combine and its gradient."""
+"""Tests of combine."""
 
 import jax
 import numpy as np
@@ -10,8 +10,7 @@ from hpmoe.reference import token_order
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
-run = jax.jit(combine.combine, static_argnums=0)
-run_grad = jax.jit(combine.combine_grad, static_argnums=0)
+run = jax.jit(combine.combine, static_argnums=(0, 1))
 run_return = jax.jit(combine.return_rows, static_argnums=0)
 
 
@@ -31,22 +30,17 @@ def test_a_row_past_the_capacity_is_nan():
 
 
 @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
-@pytest.mark.parametrize('placement', [*precision.PLACEMENTS, 'backward'])
+@pytest.mark.parametrize('stage', ['y', 'dx'])
+@pytest.mark.parametrize('weighted', [True, False])
 @pytest.mark.parametrize('top_k', [1, 2, 5])
-def test_bits_equal_an_ordered_loop(top_k, placement, storage):
+def test_bits_equal_an_ordered_loop(top_k, weighted, stage, storage):
   # Given: real data, on which order and fused multiply-adds show.
-  backward = placement == 'backward'
-  weighted = placement == 'combine'
-  placement = 'combine' if backward else placement
-  policy = precision.PrecisionPolicy(storage, placement=placement)
-  rng = test_util.generator(f'{top_k} {placement}')
+  policy = precision.PrecisionPolicy(storage)
+  rng = test_util.generator(f'{top_k} {stage}')
   rows = rng.normal(size=(2, 7, top_k, 33)).astype(storage)
   weights = rng.random((2, 7, top_k)).astype('float32')
   # When.
-  if backward:
-    out = run_grad(policy, rows)
-  else:
-    out = run(policy, rows, weights if weighted else None)
+  out = run(policy, stage, rows, weights if weighted else None)
   # Then.
   rows = rows.astype(np.float32)
   if weighted:

@@ -46,12 +46,12 @@ POLICIES = tuple(
     activation,
   )
   for storage in ('float64', 'float32', 'bfloat16')
-  for placement in precision.LAUNCHED_PLACEMENTS
+  for placement in (*precision.LAUNCHED_PLACEMENTS, 'input')
   for activation in precision.LAUNCHED_ACTIVATIONS
 )
 # Half of them hold every pair of storage, placement and activation; `make
 # sweep` runs the others.
-_PAIRWISE = (0, 3, 4, 7, 8, 11, 12, 15, 16)
+_PAIRWISE = (0, 3, 4, 7, 9, 10, 13, 14, 16, 19, 20, 23)
 EVERY_POLICY = [
   pytest.param(policy, marks=() if i in _PAIRWISE else pytest.mark.slow)
   for i, policy in enumerate(POLICIES)
@@ -123,7 +123,10 @@ def plan_of(config: config_lib.MoEConfig, loop: Loop) -> dict[str, np.ndarray]:
 
 
 def move_rows(
-  config: config_lib.MoEConfig, loop: Loop, arrays: Mapping[str, np.ndarray]
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  loop: Loop,
+  arrays: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
   """Returns the movement stages of `given` x and expert_out, bit for bit."""
   dims = config.dims()
@@ -134,7 +137,11 @@ def move_rows(
   for owner, row, _, source in loop.rows:
     out['expert_in'][owner, row] = arrays['x'][source[:2]]
     out['returned'][source] = arrays['expert_out'][owner, row]
-  return out
+  return {name: out[name] for name in out if is_copy(policy, name)}
+
+
+def is_copy(policy: precision.PrecisionPolicy, name: str) -> bool:
+  return tensors.role(name, policy.placement) == 'movement'
 
 
 def computed(
@@ -150,13 +157,17 @@ def computed(
   """
   dims, place = config.dims(), policy.placement
   inner, after = place == 'before_down', place == 'epilogue'
-  names = ('gate_up', 'activation', 'expert_out', 'y')
+  names = ('expert_in', 'gate_up', 'activation', 'expert_out', 'y')
+  names = names[is_copy(policy, 'expert_in') :]
   zeros = {n: np.zeros(tensors.SPECS[n].dims(**dims)) for n in names}
   value, size = zeros, {name: a.copy() for name, a in zeros.items()}
   read = {name: np.asarray(a, np.float64) for name, a in arrays.items()}
   for owner, row, local, source in loop.rows:
     weight = read['topk_weights'][source]
     row_index, home = (owner, row), source[:2]
+    if place == 'input':
+      value['expert_in'][row_index] = weight * read['x'][home]
+      size['expert_in'][row_index] = abs(weight * read['x'][home])
     for stage, a, w in (
       ('gate_up', 'expert_in', 'w_gate_up'),
       ('expert_out', 'activation', 'w_down'),
@@ -175,11 +186,14 @@ def computed(
       gate = abs(gate)
     value['activation'][row_index] = gate * up * (weight if inner else 1)
     size['activation'][row_index] = abs(value['activation'][row_index])
-    value_of_slot = read['returned'][source] * (1 if inner or after else weight)
+    value_of_slot = read['returned'][source] * (
+      weight if place == 'combine' else 1
+    )
     value['y'][home] += value_of_slot
     size['y'][home] += abs(value_of_slot)
   exp = EXP_ROUNDINGS + 2 if policy.activation == 'swiglu' else 0
   roundings = dict(
+    expert_in=1,
     gate_up=config.d_model,
     activation=exp + 1 + inner,
     expert_out=config.d_ff + after,
@@ -213,8 +227,8 @@ def serial_layer(
     if spec.name in tensors.STAGES:
       arrays[spec.name] = np.zeros(spec.dims(**config.dims()), dtype)
   for name in tensors.STAGES:
-    if tensors.SPECS[name].role == 'movement':
-      arrays[name] = move_rows(config, loop, arrays)[name]
+    if is_copy(policy, name):
+      arrays[name] = move_rows(config, policy, loop, arrays)[name]
     else:
       arrays[name] = computed(config, policy, loop, arrays)[name][0].astype(
         dtype
@@ -230,7 +244,7 @@ def assert_same_bits(actual: Mapping, expected: Mapping) -> None:
 
 def check_forward_stages(config, policy, loop, out) -> None:
   assert_same_bits(out, plan_of(config, loop))
-  assert_same_bits(out, move_rows(config, loop, out))
+  assert_same_bits(out, move_rows(config, policy, loop, out))
   for name, parts in computed(config, policy, loop, out).items():
     error = abs(np.asarray(out[name], np.float64) - parts[0])
     assert (error <= bound_of(policy, *parts)).all(), (name, error.max())
@@ -263,9 +277,11 @@ def row_stages(policy, read, terms, row) -> None:
   owner, n, local, source = row
   row_index, home, expert = (owner, n), source[:2], (owner, local)
   early = policy.placement in tensors.EARLY
+  at_input = policy.placement == 'input'
   weight, width = read['topk_weights'][source], read['activation'].shape[-1]
+  unweighted = early or at_input
   terms.add(
-    'd_expert_out', row_index, read['dy'][home] * (1 if early else weight)
+    'd_expert_out', row_index, read['dy'][home] * (1 if unweighted else weight)
   )
   for rows, d_out, w, d_rows, d_w in (
     ('activation', 'd_expert_out', 'w_down', 'd_activation', 'd_w_down'),
@@ -297,9 +313,13 @@ def row_stages(policy, read, terms, row) -> None:
     a, b = read['d_activation'][row_index], read['activation'][row_index]
   if policy.placement == 'before_down':
     b = act * up
+  if at_input:
+    a, b = read['x'][home], read['d_returned'][source]
   terms.add('d_topk_weights', source, a @ b, abs(a) @ abs(b))
   terms.add('d_returned', source, read['d_expert_in'][row_index])
-  terms.add('dx', home, read['d_returned'][source])
+  terms.add(
+    'dx', home, read['d_returned'][source] * (weight if at_input else 1)
+  )
 
 
 def as_operand(policy, weight: np.ndarray, d: np.ndarray) -> np.ndarray:
@@ -311,14 +331,17 @@ def as_operand(policy, weight: np.ndarray, d: np.ndarray) -> np.ndarray:
 
 def roundings_of(config, policy) -> dict[str, int]:
   """Returns how often a term of each stage is rounded in the accumulation."""
-  early = policy.placement in tensors.EARLY
+  early, at_input = (
+    policy.placement in tensors.EARLY,
+    policy.placement == 'input',
+  )
   inner = policy.placement == 'before_down'
   exp = EXP_ROUNDINGS + 2 if policy.activation == 'swiglu' else 0
   length = config.d_ff if early else config.d_model
   # An expert's rows, and a sum with each of their blocks.
   rows = config.num_ranks * config.num_tokens
   return dict(
-    d_expert_out=0 if early else 1,
+    d_expert_out=0 if early or at_input else 1,
     d_topk_weights=1 + math.ceil(math.log2(length)) + inner * (exp + 1),
     d_activation=config.d_model,
     d_w_down=rows + 1,
@@ -326,7 +349,7 @@ def roundings_of(config, policy) -> dict[str, int]:
     d_expert_in=2 * config.d_ff,
     d_w_gate_up=rows + 1,
     d_returned=0,
-    dx=config.top_k - 1,
+    dx=config.top_k - 1 + at_input,
   )
 
 

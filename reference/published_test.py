@@ -3,7 +3,8 @@
 `testdata/gpt_oss.npz` is of GPT-OSS's experts, with biases and a clamped
 activation; `testdata/deepseek.npz` of DeepSeek-V3's layer, with shared experts
 and slots that are not used.  Both were made by
-`tools/make_layer_golden.py`, as it is at 0a52017.
+`tools/make_layer_golden.py`, as it is at 0a52017.  `testdata/llama4.npz` is of
+Llama4TextMoe in the same way, its router's scores given.
 """
 
 import dataclasses
@@ -28,6 +29,8 @@ FILES = pathlib.Path(__file__).resolve().parent / 'testdata'
 GPT_OSS = config_testing.make_config(r=2, t=5, e=4, k=2, d=6, f=3, bias=True)
 # Two shared experts of width 3.
 DEEPSEEK = dataclasses.replace(GPT_OSS, bias=False, d_shared=6)
+# One shared expert, as wide as the others.
+LLAMA4 = dataclasses.replace(GPT_OSS, bias=False, d_shared=3)
 FORM = precision.activation_of('gpt_oss')
 # Of the largest element: some sums cancel.
 MOST_OFF = 1e-12
@@ -55,17 +58,20 @@ def _compute_output_and_grads(config, policy, dy, arrays):
 
 @pytest.mark.parametrize(
   'name, placement',
-  [('gpt_oss', placement) for placement in precision.PLACEMENTS]
+  [('llama4', 'input')]
+  + [('gpt_oss', placement) for placement in precision.ALIKE_PLACEMENTS]
   + [('deepseek', 'combine')]
   + [
     pytest.param('deepseek', placement, marks=_SLOW)
-    for placement in precision.PLACEMENTS
+    for placement in precision.ALIKE_PLACEMENTS
     if placement != 'combine'
   ],
 )
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 def test_it_computes_what_transformers_does(name, placement):
-  config, form = dict(gpt_oss=(GPT_OSS, FORM), deepseek=(DEEPSEEK, {}))[name]
+  config, form = dict(
+    gpt_oss=(GPT_OSS, FORM), deepseek=(DEEPSEEK, {}), llama4=(LLAMA4, {})
+  )[name]
   golden = _golden(name)
   policy = precision.PrecisionPolicy('float64', 'float64', placement, **form)
 

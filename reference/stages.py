@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from hpmoe.reference import combine
-from hpmoe.reference import dispatch_grad
+from hpmoe.reference import combine_grad
 from hpmoe.reference import expert_gemm
 from hpmoe.reference import expert_gemm_grad
 from hpmoe.reference import inner_product
@@ -101,9 +101,14 @@ def _of_shared(name: str, place: Place, arrays: Arrays) -> at.Array:
   return tensors.of_shared(outputs)[name]
 
 
-def _rows(name: str, place: Place, arrays: Arrays) -> at.Array:
-  storage = numerics.storage_dtype(place.policy)
-  return place.moves.dispatch(arrays[name].astype(storage))
+def _dispatch(
+  source: str, stages: Collection[str], place: Place, arrays: Arrays
+) -> at.Array:
+  """Returns tokens as rows, times weights that one of `stages` applies."""
+  tokens, weights = arrays[source], _weight_at(stages, place, arrays)
+  if weights is None:  # a copy; a product is rounded once, after it
+    tokens = tokens.astype(numerics.storage_dtype(place.policy))
+  return movement.dispatch_weighted(place.policy, place.moves, weights, tokens)
 
 
 def _home(name: str, place: Place, arrays: Arrays) -> at.Array:
@@ -191,22 +196,21 @@ def _activation(place: Place, arrays: Arrays) -> at.Array:
   return swiglu.swiglu(place.policy, arrays['gate_up'], weight)
 
 
-def _y(place: Place, arrays: Arrays) -> at.Array:
-  in_order = functools.partial(
-    combine.in_order, place.policy.sum_order, arrays['topk_ids']
-  )
-  weights = _weight_at({'y'}, place, arrays)
+def _combine(
+  name: str,
+  source: str,
+  last_names: Sequence[str],
+  place: Place,
+  arrays: Arrays,
+) -> at.Array:
+  """Returns the sum `name` of a token's rows `source`, and of `last_names`."""
+  policy, placement = place.policy, tensors.WEIGHTED_SUMS[name]
+  order = precision.order_of(name, policy)
+  in_order = functools.partial(combine.in_order, order, arrays['topk_ids'])
+  weights = _weight_at({tensors.WEIGHTED[placement]}, place, arrays)
   weights = None if weights is None else in_order(weights)
-  lasts = _select(('shared_out',), arrays)
-  rows = in_order(arrays['returned'])
-  return combine.combine(place.policy, rows, weights, lasts)
-
-
-def _d_expert_out(place: Place, arrays: Arrays) -> at.Array:
-  dy, weights = arrays['dy'], _weight_at({'returned', 'y'}, place, arrays)
-  if weights is None:  # a copy; a product is rounded once, after it
-    dy = dy.astype(numerics.storage_dtype(place.policy))
-  return dispatch_grad.dispatch_grad(place.policy, place.moves, weights, dy)
+  lasts = [arrays[last] for last in last_names if last in arrays]
+  return combine.combine(policy, name, in_order(arrays[source]), weights, lasts)
 
 
 def _d_topk_weights(place: Place, arrays: Arrays) -> at.Array:
@@ -241,14 +245,20 @@ def _spread_bias(place: Place, bias: at.Array, num_rows: int) -> at.Array:
 _DOTS: dict[str, tuple[bool, Callable[[Place, Arrays], at.Array]]] = {
   'combine': (
     True,
-    lambda place, arrays: dispatch_grad.combine_weight_grad(
+    lambda place, arrays: combine_grad.combine_weight_grad(
       place.policy, arrays['dy'], arrays['returned']
+    ),
+  ),
+  'input': (
+    True,
+    lambda place, arrays: combine_grad.combine_weight_grad(
+      place.policy, arrays['x'], arrays['d_returned']
     ),
   ),
   # From the returned rows before they are weighted.
   'returned': (
     True,
-    lambda place, arrays: dispatch_grad.combine_weight_grad(
+    lambda place, arrays: combine_grad.combine_weight_grad(
       place.policy, arrays['dy'], _home('expert_out', place, arrays)
     ),
   ),
@@ -290,17 +300,6 @@ def _d_w_down(place: Place, arrays: Arrays) -> at.Array:
   return _multiply('d_w_down', function, place, rows, d_out)
 
 
-def _dx(place: Place, arrays: Arrays) -> at.Array:
-  order, rows = place.policy.d_sum_order, arrays['d_returned']
-  rows = combine.in_order(order, arrays['topk_ids'], rows)
-  lasts = _select(('d_shared_in', 'd_router_in'), arrays)
-  return combine.combine_grad(place.policy, rows, lasts)
-
-
-def _select(names: Sequence[str], arrays: Arrays) -> list[at.Array]:
-  return [arrays[name] for name in names if name in arrays]
-
-
 _PLANS: dict[str, Callable[[config_lib.MoEConfig, Arrays], at.Array]] = {
   'counts': lambda config, arrays: token_order.slot_counts(
     config, arrays['topk_ids']
@@ -315,20 +314,22 @@ _PLANS: dict[str, Callable[[config_lib.MoEConfig, Arrays], at.Array]] = {
 
 _STAGES: dict[str, Callable[[Place, Arrays], at.Array]] = {
   'x_relayed': functools.partial(_relayed, 'x'),
-  'expert_in': functools.partial(_rows, 'x'),
+  'expert_in': functools.partial(_dispatch, 'x', {'expert_in'}),
   'gate_up': functools.partial(_biased, 'gate_up', 'b_gate_up'),
   'activation': _activation,
   'expert_out': functools.partial(_biased, 'expert_out', 'b_down'),
   'returned': _weight_returned,
-  'y': _y,
+  'y': functools.partial(_combine, 'y', 'returned', ['shared_out']),
   'dy_relayed': functools.partial(_relayed, 'dy'),
-  'd_expert_out': _d_expert_out,
+  'd_expert_out': functools.partial(_dispatch, 'dy', {'returned', 'y'}),
   'd_topk_weights': _d_topk_weights,
   'd_gate_up': _d_gate_up,
   'd_b_down': functools.partial(_bias_grad, 'b_down', 'd_expert_out'),
   'd_b_gate_up': functools.partial(_bias_grad, 'b_gate_up', 'd_gate_up'),
   'd_returned': functools.partial(_home, 'd_expert_in'),
-  'dx': _dx,
+  'dx': functools.partial(
+    _combine, 'dx', 'd_returned', ['d_shared_in', 'd_router_in']
+  ),
   'x': lambda place, arrays: norm.norm(
     place.policy, arrays['y'], arrays['w_norm']
   ),

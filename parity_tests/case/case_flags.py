@@ -149,7 +149,8 @@ class CaseOptions:
     'Where the routing weight multiplies: `combine`: the returned rows, '
     'when they are summed; `before_down`: the activation, before the '
     'second GEMM; `epilogue`: the sums of the second GEMM, before they are '
-    'rounded; `returned`: the stored rows, which are then rounded again.',
+    'rounded; `returned`: the stored rows, which are then rounded again; '
+    '`input`: rows of x, before the first GEMM, as in Llama-4.',
     choices=tuple(precision.PLACEMENTS),
   )
   accumulation_order: str = option_fields.option(

@@ -54,7 +54,7 @@ def replace_names(forms: Forms, inputs: Sequence[str]) -> tuple[str, ...]:
 def list_row_names(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
   """Returns the names of codes and scales of rows that kernels quantise.
 
-  Those of tokens too, unless x comes as codes.
+  Those of tokens too, unless x comes as codes or rows are weighted before.
   """
   names = _name_parts(_list_output_forms(policy))
   return tuple(
@@ -65,7 +65,7 @@ def list_row_names(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
 
 
 def _list_output_forms(policy: precision.PrecisionPolicy) -> dict[str, str]:
-  if policy.x_form:
+  if policy.x_form or policy.placement == 'input':
     return quantised.row_forms(policy.rows)
   return quantised.output_forms(policy.rows)
 

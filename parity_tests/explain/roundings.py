@@ -324,7 +324,8 @@ def _words(stage: RoundedStage) -> Iterator[str]:
       if dtype != now and not wide and not is_stored_so:
         yield f'{point.name}={dtype}'
   for name in stage.chain[:-1]:
-    if name in precision.POINTS and tensors.SPECS[name].role == 'compute':
+    role = tensors.role(name, policy.placement)
+    if name in precision.POINTS and role == 'compute':
       is_kept_whole = policy.dtype(name) == policy.accumulate
       yield f'{name}={narrow if is_kept_whole else "accumulate"}'
   for field, tensor in precision.SUM_ORDERS.items():

@@ -46,7 +46,7 @@ def list_words(dtype: str, everything: bool, d_shared: int) -> list[str]:
   unseen = () if everything or dtype == 'float32' else unseen
   words += [f'{name}=float32' for name in unseen]
   # Where all is returned a placement is no rounding: see below.
-  placements = () if everything else precision.PLACEMENTS[1:]
+  placements = () if everything else precision.ALIKE_PLACEMENTS[1:]
   words += [f'placement={name}' for name in placements]
   words += [f'sum_order={name}' for name in precision.ROW_ORDERS[1:]]
   if dtype == 'float32':

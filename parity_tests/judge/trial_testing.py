@@ -322,12 +322,19 @@ class Kernel:
     early = at_stage == 'activation'
     computed = lay.empty(policy, tensors.stages(config))
     x = arrays['x'].reshape(-1, config.d_model)
+    at_input = at_stage == 'expert_in'
     returned_rows = computed['returned'].reshape(*lay.row.shape, -1)
     for expert, rows, token, slot in lay.experts():
+      rows_in = x[token]
+      if at_input:
+        rows_in = self._store(
+          policy.storing('expert_in'),
+          rows_in.astype(np.float32) * weights[token, slot, None],
+        )
       storing = policy.storing('gate_up')
       bias = self._bias(config, arrays, 'b_gate_up', expert)
       gate_up = self._expert(
-        storing, x[token], arrays, 'w_gate_up', expert, bias
+        storing, rows_in, arrays, 'w_gate_up', expert, bias
       )
       gate, up, _ = self._gated(policy, gate_up)
       hidden = self._unweighted(policy, gate, up)
@@ -344,7 +351,7 @@ class Kernel:
       out = self._expert(
         storing, hidden, *weight_of_expert, bias, factor, after
       )
-      computed['expert_in'][rows], computed['gate_up'][rows] = x[token], gate_up
+      computed['expert_in'][rows], computed['gate_up'][rows] = rows_in, gate_up
       computed['activation'][rows], computed['expert_out'][rows] = hidden, out
       if at_stage == 'returned':
         out = self._store(
@@ -442,19 +449,18 @@ class Kernel:
     )
     early = policy.placement in tensors.EARLY
     at_stage = tensors.WEIGHTED[policy.placement]
+    at_input = at_stage == 'expert_in'
     computed = lay.empty(policy, tensors.grads(config))
     dy = arrays['dy'].reshape(-1, config.d_model)
     d_weights = computed['d_topk_weights'].reshape(lay.row.shape)
     rows_back = computed['d_returned'].reshape(*lay.row.shape, config.d_model)
-    if not early:
-      returned_rows = lay.home(arrays, policy).astype(np.float32)
-      wide = dy.astype(np.float32)
-      for k in range(config.top_k):
-        d_weights[:, k] = self._dots(policy, wide, returned_rows[:, k])
+    if not (early or at_input):
+      returned_rows = lay.home(arrays, policy)
+      self._weight_grads(policy, dy, returned_rows, d_weights)
     for expert, rows, token, slot in lay.experts():
       w = weights[token, slot, None]
       d_out = dy[token]
-      if not early:
+      if not (early or at_input):
         storing = policy.storing('d_expert_out')
         d_out = self._store(storing, d_out.astype(np.float32) * w)
       storing = policy.storing('d_activation')
@@ -512,10 +518,20 @@ class Kernel:
       rows_back[token, slot] = d_in
     computed |= self._of_shared(self.backward, config, policy, arrays)
     last = computed.get('d_shared_in')
+    if at_input:
+      x = arrays['x'].reshape(-1, config.d_model)
+      self._weight_grads(policy, x, rows_back, d_weights)
     computed['dx'][:] = self._sum(
-      policy, 'dx', rows_back, None, last, lay
+      policy, 'dx', rows_back, weights if at_input else None, last, lay
     ).reshape(computed['dx'].shape)
     return computed
+
+  def _weight_grads(self, policy, tokens, rows, d_weights: np.ndarray) -> None:
+    """Fills `[R T, K]`, products of tokens with rows at their slots."""
+    wide = tokens.astype(np.float32)
+    for k in range(rows.shape[1]):
+      of_slot = rows[:, k].astype(np.float32)
+      d_weights[:, k] = self._dots(policy, wide, of_slot)
 
   def _dots(self, policy, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Returns `[n]`, the inner products of rows `[n, x]`, both float32."""

@@ -16,8 +16,8 @@ Emulated = storage.Emulated
 Format = storage.Format
 STORAGE_DTYPES = tuple(storage.FORMATS)
 PLACEMENTS = tuple(tensors.WEIGHTED)
-# Those that the project's own launches compute.
-LAUNCHED_PLACEMENTS = PLACEMENTS[:3]
+# Those that differ in roundings alone, and those that own launches compute.
+ALIKE_PLACEMENTS, LAUNCHED_PLACEMENTS = PLACEMENTS[:4], PLACEMENTS[:3]
 # Fields of a policy with the order in which a token's rows are added -> the
 # tensor that is their sum.
 SUM_ORDERS = {'sum_order': 'y', 'd_sum_order': 'dx'}
@@ -79,12 +79,12 @@ INSIDE = (
   Point(
     'routing_weight',
     (
-      *('activation', 'expert_out', 'returned', 'y'),
-      *('d_expert_out', 'd_gate_up', 'd_w_down', 'd_b_down'),
+      *('expert_in', 'activation', 'expert_out', 'returned', 'y'),
+      *('d_expert_out', 'd_gate_up', 'd_w_down', 'd_b_down', 'dx'),
     ),
     'the routing weight, before it multiplies',
   ),
-  Point('weighted', ('y',), 'a row times its weight, before the sum'),
+  Point('weighted', ('y', 'dx'), 'a row times its weight, before the sum'),
   Point('running_sum', ('y',), "the sum of a token's rows, after each"),
   Point(
     'routed_sum',
@@ -206,9 +206,10 @@ class PrecisionPolicy:
     accumulate: dtype of sums and of the activation's arithmetic.
     placement: what the routing weight multiplies: 'before_down' (`activation`,
       before it is rounded), 'epilogue' (the sums of the second GEMM, before
-      they are rounded), 'returned' (returned rows, which are rounded again) or
-      'combine' (returned rows, in the sum that is y).  In narrow storage these
-      differ.
+      they are rounded), 'returned' (returned rows, which are rounded again),
+      'combine' (returned rows, in the sum that is y) or 'input' (rows of x,
+      which are rounded again; as Llama-4 does).  In narrow storage these
+      differ, and 'input' does in every one.
     activation: 'swiglu', gate / (1 + exp(-alpha gate)) * (up + offset); or
       'absolute', |gate| * (up + offset), which has no exp, keeps integers
       exact, and distinguishes gate from up; or f(gate) * up, where f is the
@@ -399,7 +400,9 @@ class PrecisionPolicy:
       return self.roundings.get(name, default)
     if tensors.role(name, self.placement) == 'movement':
       name = _COPY_OF[name]
-    default = self.accumulate if name in self.coded else self.storage
+    # Rows of x in codes have its dtype, weighted or not.
+    is_coded = {name, _COPY_OF.get(name)} & {*self.coded}
+    default = self.accumulate if is_coded else self.storage
     return self.roundings.get(name, default)
 
   def form_of(self, part: str) -> quantised_lib.Form:

@@ -106,7 +106,6 @@ BACKWARD = (
   TensorSpec('dy', 'R T D', 'storage', 'input'),
   TensorSpec('d_expert_out', 'R N D', 'storage', 'compute'),
   TensorSpec('d_activation', 'R N F', 'storage', 'compute'),
-  TensorSpec('d_topk_weights', 'R T K', 'f32', 'compute'),
   TensorSpec('d_w_down', 'R L F D', 'storage', 'compute'),
   TensorSpec('d_b_down', 'R L D', 'storage', 'compute', 'bias'),
   TensorSpec('d_gate_up', 'R N 2F', 'storage', 'compute'),
@@ -114,6 +113,7 @@ BACKWARD = (
   TensorSpec('d_w_gate_up', 'R L D 2F', 'storage', 'compute'),
   TensorSpec('d_b_gate_up', 'R L 2F', 'storage', 'compute', 'bias'),
   TensorSpec('d_returned', 'R T K D', 'storage', 'movement'),
+  TensorSpec('d_topk_weights', 'R T K', 'f32', 'compute'),
   TensorSpec('d_shared_activation', 'R T S', 'storage', 'compute', 'shared'),
   TensorSpec('d_w_shared_down', 'R S D', 'storage', 'compute', 'shared'),
   TensorSpec('d_shared_gate_up', 'R T 2S', 'storage', 'compute', 'shared'),
@@ -292,7 +292,10 @@ WEIGHTED = {
   'before_down': 'activation',
   'epilogue': 'expert_out',
   'returned': 'returned',
+  'input': 'expert_in',
 }
+# The placement at which weights multiply the rows of a token's sum, by sum.
+WEIGHTED_SUMS = {'y': 'combine', 'dx': 'input'}
 # Those stages that the expert's rank computes, and their placements.
 OF_EXPERTS = ('activation', 'expert_out')
 EARLY = tuple(name for name, stage in WEIGHTED.items() if stage in OF_EXPERTS)
@@ -302,12 +305,14 @@ _READS_AT: dict[str, dict[str, tuple[str, ...]]] = {
   'before_down': {'d_topk_weights': ('d_activation', 'gate_up')},
   'epilogue': {'d_topk_weights': ('d_activation', 'activation')},
   'returned': {'d_topk_weights': ('dy', 'expert_out')},
+  'input': {'d_topk_weights': ('x', 'd_returned')},
 }
 _ROLES_AT = {
   'combine': {},
   'before_down': {'d_expert_out': 'movement'},
   'epilogue': {'d_expert_out': 'movement'},
   'returned': {'returned': 'compute'},
+  'input': {'expert_in': 'compute', 'd_expert_out': 'movement'},
 }
 # What tensors read beside, by part; and at placements of `EARLY`.
 _MORE_READS: dict[str, dict[str, tuple[str, ...]]] = {

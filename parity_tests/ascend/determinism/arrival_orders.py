@@ -213,7 +213,7 @@ def compute_oracle(
       for array in (fixed[rows], fixed['topk_weights'])
     )
     total = combine.combine(
-      layer_inputs.policy, terms, weights if weighs else None
+      layer_inputs.policy, 'y', terms, weights if weighs else None
     )
     return np.asarray(total)
   # Computed row by row: its bits do not depend on its place.

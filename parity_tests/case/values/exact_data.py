@@ -33,7 +33,9 @@ from hpmoe.reference.contract.precision import PrecisionPolicy
 # zero: a fault on a zero leaves no trace.
 X_MAX = 15
 _MAX_TERMS = 5
-_MAX_ROUTING_WEIGHT = 8
+_ROUTING_WEIGHTS = (1, 2, 3, 4, 5, 6, 7, 8)
+# Where they multiply the input of both GEMMs, whose sums must stay odd.
+_OF_INPUT = (1, 3, -1, -3)
 
 
 def make(
@@ -88,7 +90,7 @@ def make(
     arrays = dict(
       x=_draw_rows(config, seed, magnitudes.x).astype(storage),
       topk_ids=topk_ids,
-      topk_weights=_draw_routing_weights(config, seed),
+      topk_weights=_draw_routing_weights(config, seed, _list_weights(policy)),
       **_draw_weights(config, storage, seed, magnitudes.gate, cycle),
       **_draw_shared_weights(config, storage, seed, magnitudes.gate, cycle),
       **_draw_biases(config, policy, seed, magnitudes),
@@ -192,22 +194,26 @@ def _bound_sums(config, policy, rows: int, largest: _Magnitudes) -> int:
   up_row = -(-up_terms * 2 * hidden // width) + 2
   down_row = -(-down_terms * width // hidden) + 2
   bias = largest.x + 1 if config.bias else 0
-  gate = up_terms * largest.x * largest.gate + bias
-  up = up_terms * largest.x + bias
+  # A routing weight counts once on the way down and once on the way back.
+  most, at_input = max(_list_weights(policy)), policy.placement == 'input'
+  of_input, late = (most, 1) if at_input else (1, most)
+  x = of_input * largest.x
+  gate = up_terms * x * largest.gate + bias
+  up = up_terms * x + bias
   if policy.limit:
     up = min(up, policy.limit)
   activation = gate * (up + abs(policy.offset))
-  expert_out = down_terms * activation + bias * _MAX_ROUTING_WEIGHT
-  # The routing weight counts once on the way down and once on the way back.
-  d_row = _MAX_ROUTING_WEIGHT * largest.dy
+  expert_out = down_terms * activation + bias * late
+  d_row = late * largest.dy
   d_gate_up = down_row * d_row * gate
   return max(
-    config.top_k * _MAX_ROUTING_WEIGHT * expert_out,
+    config.top_k * late * expert_out,
     width * largest.dy * expert_out,
     hidden * down_row * largest.dy * activation,
     rows * activation * d_row,
-    rows * largest.x * d_gate_up,
-    config.top_k * up_row * d_gate_up,
+    rows * x * d_gate_up,
+    config.top_k * of_input * up_row * d_gate_up,
+    at_input * largest.x * up_terms * 2 * hidden * d_gate_up,
   )
 
 
@@ -267,16 +273,22 @@ def _draw_numbered(seed: int, shape, levels: int) -> Int[np.ndarray, 'R X Y']:
   return digits
 
 
-def _draw_routing_weights(config, seed) -> Float[np.ndarray, 'R T K']:
-  """Returns 1 to 8, distinct over a token's first eight slots."""
+def _list_weights(policy) -> tuple[int, ...]:
+  return _OF_INPUT if policy.placement == 'input' else _ROUTING_WEIGHTS
+
+
+def _draw_routing_weights(
+  config, seed, levels: Sequence[int] = _ROUTING_WEIGHTS
+) -> Float[np.ndarray, 'R T K']:
+  """Returns some of `levels`, each once before any of a token comes again."""
   shape = (config.num_ranks, config.num_tokens, 1)
   first = stable_random.integers(
     stable_random.seed_of('exact/topk_weights', seed),
     shape,
-    _MAX_ROUTING_WEIGHT,
+    len(levels),
   )
-  level = (first + np.arange(config.top_k)) % _MAX_ROUTING_WEIGHT
-  return (1 + level).astype(np.float32)
+  level = (first + np.arange(config.top_k)) % len(levels)
+  return np.float32(levels)[level]
 
 
 # (count, rows) -> the rows that the columns of a sparse weight read, in order.

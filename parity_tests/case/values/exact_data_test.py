@@ -33,7 +33,9 @@ _EACH_STORAGE = pytest.mark.parametrize('storage', list(exact_limits.STORAGE))
 # dear to compile.  `make sweep` runs the others.
 _SOME_PAIRS = pytest.mark.parametrize(
   'storage, placement',
-  halved_testing.halved(exact_limits.STORAGE, ['combine', 'before_down']),
+  halved_testing.halved(
+    exact_limits.STORAGE, ['combine', 'before_down', 'input']
+  ),
 )
 _AWKWARD = pytest.mark.parametrize(
   'sizes',
@@ -48,7 +50,9 @@ _AWKWARD = pytest.mark.parametrize(
     ),
   ],
 )
-_PLACES = pytest.mark.parametrize('placement', ['combine', 'before_down'])
+_PLACES = pytest.mark.parametrize(
+  'placement', ['combine', 'before_down', 'input']
+)
 
 
 def _policy(storage='float32', placement='combine'):

@@ -30,7 +30,7 @@ _PIECE_ELEMENTS = 1 << 15  # Elements of an input that are checked together.
 # Overflow is detected and refused, so numpy need not warn.
 _OVERFLOWS: np.errstate = np.errstate(over='ignore', invalid='ignore')
 
-_FORWARD = ('gate_up', 'activation', 'expert_out', 'y')
+_FORWARD = ('expert_in', 'gate_up', 'activation', 'expert_out', 'y')
 _BACKWARD = (
   'd_expert_out',
   'd_topk_weights',
@@ -178,7 +178,9 @@ def _prove_both(config, policy, arrays, limit_use: '_LimitUse'):
       grads = exact_rows.bound_backward(
         policy, weights, rows, outputs, dy, bounds
       )
-      dx[tokens] += np.abs(grads.d_expert_in)
+      dx[tokens] += np.abs(
+        grads.d_expert_in * exact_rows.routing_factor(policy, rows, 'expert_in')
+      )
       late_weight = exact_rows.routing_factor(policy, rows, 'expert_out')
       unit_weights = np.ones_like(rows.weight)
       early_weight = unit_weights * exact_rows.routing_factor(
@@ -186,7 +188,7 @@ def _prove_both(config, policy, arrays, limit_use: '_LimitUse'):
       )
       factors = dict(
         d_w_down=(outputs.activation, grads.d_expert_out * late_weight),
-        d_w_gate_up=(rows.x, grads.d_gate_up),
+        d_w_gate_up=(outputs.expert_in, grads.d_gate_up),
         d_b_down=(early_weight, grads.d_expert_out),
         d_b_gate_up=(unit_weights, grads.d_gate_up),
       )

@@ -109,6 +109,7 @@ def as_float32(array: np.ndarray) -> Float[np.ndarray, '...']:
 class ForwardRows:
   """Tensors that the forward pass stores for some rows."""
 
+  expert_in: Float[np.ndarray, 'n D']
   gate_up: Float[np.ndarray, 'n 2*F']
   activation: Float[np.ndarray, 'n F']
   expert_out: Float[np.ndarray, 'n D']
@@ -118,13 +119,20 @@ def bound_forward(
   policy, weights: ExpertWeights, rows: RowChunk, bounds
 ) -> ForwardRows:
   """Updates bounds with some rows of one expert; returns the stored tensors."""
-  sums = _sum_magnitudes(rows.x, weights.w_gate_up) + np.abs(weights.b_gate_up)
+  expert_in = rows.x * routing_factor(policy, rows, 'expert_in')
+  exact_limits.update_bound(
+    bounds, 'expert_in', np.abs(expert_in), rows.location
+  )
+  expert_in = _round_to_storage(policy, 'expert_in', expert_in)
+
+  sums = _sum_magnitudes(expert_in, weights.w_gate_up)
+  sums = sums + np.abs(weights.b_gate_up)
   exact_limits.update_bound(bounds, 'gate_up', sums, rows.location)
-  gate_up = _multiply(rows.x, weights.w_gate_up) + weights.b_gate_up
+  gate_up = _multiply(expert_in, weights.w_gate_up) + weights.b_gate_up
   gate_up = _round_to_storage(policy, 'gate_up', gate_up)
 
   gate, up, _ = _clamp_halves(policy, gate_up)
-  _check_gates(gate, rows.location)
+  _check_gates(gate, up, rows.location)
   activation = np.abs(gate) * up * routing_factor(policy, rows, 'activation')
   exact_limits.update_bound(
     bounds, 'activation', np.abs(activation), rows.location
@@ -140,7 +148,7 @@ def bound_forward(
     bounds, 'expert_out', np.abs(expert_out), rows.location
   )
   expert_out = _round_to_storage(policy, 'expert_out', expert_out)
-  return ForwardRows(gate_up, activation, expert_out)
+  return ForwardRows(expert_in, gate_up, activation, expert_out)
 
 
 def _clamp_halves(policy, gate_up: np.ndarray):
@@ -152,10 +160,14 @@ def _clamp_halves(policy, gate_up: np.ndarray):
   return np.minimum(gate, limit).astype(np.float32), up, passes
 
 
-def _check_gates(gate: np.ndarray, location: str) -> None:
-  """Refuses gates of 0: frameworks differ on the slope of |gate| there."""
-  if (gate == 0).any():
-    row, column = np.argwhere(gate == 0)[0]
+def _check_gates(gate: np.ndarray, up: np.ndarray, location: str) -> None:
+  """Refuses gates of 0: frameworks differ on the slope of |gate| there.
+
+  A slope that is multiplied by an up of 0 is of no effect.
+  """
+  refused = (gate == 0) & (up != 0)
+  if refused.any():
+    row, column = np.argwhere(refused)[0]
     raise exact_limits.ExactnessError(
       f'gate: expected no 0, where |gate| has no derivative, got 0 at '
       f'{location} {row}, column {column}'
@@ -219,7 +231,8 @@ def bound_backward(
     sums = np.abs(d_activation * outputs.activation).sum(-1, keepdims=True)
   if policy.placement in tensors.EARLY:
     sums = sums + np.abs(dy * weights.b_down).sum(-1, keepdims=True)
-  exact_limits.update_bound(bounds, 'd_topk_weights', sums, rows.location)
+  if policy.placement != 'input':
+    exact_limits.update_bound(bounds, 'd_topk_weights', sums, rows.location)
 
   g = d_activation * routing_factor(policy, rows, *EARLY_STAGES)
   d_gate_up = passes * np.concatenate(
@@ -235,6 +248,9 @@ def bound_backward(
   d_expert_in = _round_to_storage(
     policy, 'd_expert_in', d_gate_up @ weights.w_gate_up.T
   )
+  if policy.placement == 'input':
+    sums = np.abs(rows.x * d_expert_in).sum(-1, keepdims=True)
+    exact_limits.update_bound(bounds, 'd_topk_weights', sums, rows.location)
   return BackwardRows(d_expert_out, d_gate_up, d_expert_in)
 
 

@@ -3,8 +3,9 @@
 Rounding to nearest knows no signs.  With x, the gate half of w_gate_up, w_down,
 the routing weights and dy negated, and the experts of each rank in another
 order, y and every gradient are those of the layer with signs exchanged, bit for
-bit.  What a kernel kept of an earlier call, by shape or by the address of an
-input, is wrong for these data.
+bit.  Or a rank's tokens come from last to first, as none depends on another.
+What a kernel kept of an earlier call, by shape or by the address of an input,
+is wrong for these data.
 """
 
 from collections.abc import Mapping
@@ -30,10 +31,12 @@ class Mirror:
   Attributes:
     signs: factors by tensor, of its last axis; what is not in it stays.
     step: how far the experts of a rank move.
+    flips: whether a rank's tokens change their order, first to last.
   """
 
   signs: Signs
   step: int = 0
+  flips: bool = False
 
   def reflect(self, tensors_by_name: passes.Tensors) -> dict[str, np.ndarray]:
     """Returns data, or results, of the other layer; their own inverse."""
@@ -51,6 +54,8 @@ class Mirror:
 
   def _reflect(self, name: str, array: np.ndarray) -> np.ndarray:
     sign = self.signs.get(name, 1.0)
+    if self.flips and tensors.IN_FILES[name].shape.startswith('R T '):
+      array = np.ascontiguousarray(array[:, ::-1])
     if isinstance(sign, np.ndarray):
       return np.where(sign < 0, -array, array)
     return -array if sign < 0 else array
@@ -79,12 +84,14 @@ def build_mirror(
     return None
   coded = bool(policy.coded or policy.rows or policy.operand_forms)
   size = sum(array.nbytes for array in arrays.values())
+  forward = layer_pass.name == passes.FORWARD.name
   if coded or policy.offset or size > _MOST_BYTES:
+    if policy.placement == 'input':  # a sign does not pass the activation
+      return Mirror({}, flips=True) if forward else None
     early = policy.placement in tensors.EARLY
     if config.d_shared or (policy.rows or policy.operand_forms) and early:
       return None
     return Mirror(_sign_weights(policy))
-  forward = layer_pass.name == passes.FORWARD.name
   step = int(forward and config.experts_per_rank > 1)
   return Mirror(_sign_all(config, policy), step)
 
@@ -116,17 +123,25 @@ def _sign_rows(policy: PrecisionPolicy, product: float, down: float) -> Signs:
 
 
 def _sign_all(config: MoEConfig, policy: PrecisionPolicy) -> Signs:
-  """Returns the signs where up and the product change theirs, not gate."""
+  """Returns the signs where up and the product change theirs, not gate.
+
+  Where weights multiply x, neither does: x and its weights change both.
+  """
+  product = 1.0 if policy.placement == 'input' else -1.0
   signs: dict[str, float | np.ndarray] = dict.fromkeys(
-    ('x', 'topk_weights', 'w_down', 'dy', 'expert_in'), -1.0
+    ('x', 'topk_weights', 'w_down', 'dy'), -1.0
   )
   signs |= dict.fromkeys(('y', 'dx', 'd_w_down', 'd_topk_weights'), -1.0)
   signs |= dict.fromkeys(('shared_activation', 'shared_out'), -1.0)
-  signs |= _sign_rows(policy, -1.0, -1.0)
-  for part, width in (('', config.d_ff), ('shared_', config.d_shared)):
-    up_alone = np.repeat([1.0, -1.0], width)
-    signs |= {f'{part}gate_up': up_alone}
+  signs |= {'expert_in': product, **_sign_rows(policy, product, -1.0)}
+  signs |= dict.fromkeys(('b_down', 'd_b_down'), -product)
+  for part, width, sign in (
+    ('', config.d_ff, product),
+    ('shared_', config.d_shared, -1.0),
+  ):
+    of_up = np.repeat([1.0, sign], width)
+    signs |= {f'{part}gate_up': of_up}
     weights = f'w_{part}gate_up'
-    signs |= dict.fromkeys((weights, f'd_{weights}'), -up_alone)
+    signs |= dict.fromkeys((weights, f'd_{weights}'), sign * of_up)
   biases = dict.fromkeys(('b_gate_up', 'd_b_gate_up'), signs['gate_up'])
   return {**signs, **biases}

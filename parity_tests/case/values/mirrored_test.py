@@ -26,6 +26,9 @@ def _draw(dtype, placement, **parts):
 def test_results_are_those_of_the_mirrored_layer(dtype, placement, parts):
   # given
   layer = _draw(dtype, placement, **parts)
+  same = {'d_w_shared_down', 'd_b_down'}
+  if placement == 'input':
+    same = {'d_w_shared_down', 'd_w_gate_up', 'd_b_gate_up'}
   arguments = layer.config, layer.policy
   for layer_pass, run in (
     (passes.FORWARD, KERNEL.forward),
@@ -45,7 +48,7 @@ def test_results_are_those_of_the_mirrored_layer(dtype, placement, parts):
     reflected = mirror.reflect({n: second[n] for n in layer_pass.results})
     for name, result in reflected.items():
       np.testing.assert_array_equal(result, first[name], name)
-      if name not in ('d_b_down', 'd_w_shared_down'):
+      if name not in same:
         assert (second[name] != first[name]).any(), name
 
 
@@ -58,6 +61,21 @@ def test_every_input_changes():
 
   for name, array in mirror.reflect_inputs(arrays).items():
     assert (array != arrays[name]).any(), name
+
+
+def test_tokens_are_flipped_where_weights_multiply_the_input(monkeypatch):
+  monkeypatch.setattr(mirrored, '_MOST_BYTES', 0)
+  layer = _draw('float32', 'input', d_shared=24)
+  mirror = mirrored.build_mirror(
+    layer.config, layer.policy, layer.arrays, passes.FORWARD
+  )
+
+  reflected = mirror.reflect_inputs(layer.arrays)
+
+  first = KERNEL.forward(layer.config, layer.policy, layer.arrays)['y']
+  second = KERNEL.forward(layer.config, layer.policy, reflected)['y']
+  assert (second != first).any()
+  np.testing.assert_array_equal(mirror.reflect({'y': second})['y'], first)
 
 
 def test_of_a_large_layer_no_weight_is_copied(monkeypatch):

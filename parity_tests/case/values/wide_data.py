@@ -150,7 +150,17 @@ class _Bits:
       exact_data.largest_whole(policy, name).bit_length()
       for name in ('x', 'w_gate_up')
     )
-    return cls(digits, x, max(digits, 15), matrix)
+    weights = max(digits, 15)
+    if policy.placement == 'input':
+      # d_topk_weights has two terms: of a gate and of its up.
+      most = int(np.log2(exact_limits.LIMIT)) - 1
+      digits, x, matrix = (min(most, bits) for bits in (digits, x, matrix))
+      # Of a weight's square, as gate and up have it, or of a gate of a wide
+      # expert weight; in float32 there is no room.
+      largest = min(exact_limits.largest_stored(policy), exact_limits.LIMIT)
+      room = int(np.log2(largest))
+      weights = max(1, min((room - 1) // 2, room - matrix))
+    return cls(digits, x, weights, matrix)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,7 +237,9 @@ def _list_entries(rows: np.ndarray, values: np.ndarray) -> sparse.SparseWeight:
 def _draw_odd(names, wide: np.ndarray, bits: int) -> np.ndarray:
   """Returns +-1, and +-odd numbers of so many bits where `wide`."""
   seed = stable_random.seed_of(*names)
-  top = 1 << (bits - 1)
+  if bits == 1:
+    wide = np.zeros_like(wide)
+  top = 1 << max(1, bits - 1)
   size = top + 2 * stable_random.integers(seed, wide.shape, top // 2) + 1
   signs = 2 * stable_random.integers(seed + 1, wide.shape, 2) - 1
   return signs * np.where(wide, size, 1)

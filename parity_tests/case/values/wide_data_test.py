@@ -21,6 +21,8 @@ _POLICIES = [
   PrecisionPolicy('float32', 'float32', 'before_down', 'absolute'),
   PrecisionPolicy('bfloat16', activation='absolute'),
   PrecisionPolicy('float16', activation='absolute'),
+  PrecisionPolicy('float32', 'float32', 'input', 'absolute'),
+  PrecisionPolicy('bfloat16', 'float32', 'input', 'absolute'),
 ]
 
 
@@ -111,7 +113,9 @@ def test_y_and_dx_alone_show_narrowed_inputs(policy):
   assert (cut['dx'] != right['dx']).any()
   weights = _through(ml_dtypes.bfloat16)(arrays['topk_weights'])
   cut = _layer(policy, arrays | {'topk_weights': weights})
-  assert (cut['y'] != right['y']).any() or policy.storage != 'float32'
+  # Wide weights of the input leave no room for the product of gate and up.
+  is_seen = policy.storage == 'float32' and policy.placement != 'input'
+  assert (cut['y'] != right['y']).any() or not is_seen
 
 
 def test_what_is_proved_does_not_overflow_in_float16():

@@ -20,6 +20,7 @@ EXACT_HINT = (
 )
 # Stages whose values depend on where the routing weight multiplies.
 _WEIGHTED_BY_PLACEMENT = (
+  'expert_in',
   'activation',
   'expert_out',
   'returned',

@@ -200,10 +200,10 @@ def build_rounding_stage(
   )
 
 
-def _list_weights(stage: str) -> tuple[str, ...]:
+def _list_weights(stage: str, placement: str) -> tuple[str, ...]:
   gemm_tables = (tensors.GEMMS, tensors.TRANSPOSED_GEMMS, tensors.WEIGHT_GRADS)
-  spec = tensors.SPECS[stage]
-  unweighted = spec.role != 'compute' or spec.part == 'shared'
+  is_copy = tensors.role(stage, placement) != 'compute'
+  unweighted = is_copy or tensors.SPECS[stage].part == 'shared'
   is_gemm = any(stage in gemms for gemms in gemm_tables)
   return () if is_gemm or unweighted else ('topk_weights',)
 
@@ -239,7 +239,7 @@ def _build_failed_stage(
       computed[stage] = case.oracle.stage(stage, {**computed, **read}, policy)
     return computed[name]
 
-  reads = case.reads
+  reads, placement = case.reads, case.inputs.policy.placement
   return failed_stage.FailedStage(
     name,
     failure.rank,
@@ -247,7 +247,9 @@ def _build_failed_stage(
     lazy_tensors.load_whole(expected_stage),
     bad,
     {
-      stage: {n: arrays[n] for n in (*_list_weights(stage), *reads[stage])}
+      stage: {
+        n: arrays[n] for n in (*_list_weights(stage, placement), *reads[stage])
+      }
       for stage in reversed(chain)
     },
     recompute,

@@ -153,6 +153,18 @@ class Rows:
     source, token = np.divmod(token, config.num_tokens)
     return bounded_values.exact(self.inputs[name][source, token])
 
+  def dispatched(
+    self, stage: str, source: str, rank: int, lo: int, hi: int
+  ) -> bounded_values.Bounded:
+    """Returns `[hi - lo, D]`, tokens as rows, perhaps times their weights."""
+    tokens = self.tokens(source, rank, lo, hi)
+    if tensors.role(stage, self.policy.placement) == 'movement':
+      return tokens
+    weight = self.slot_weight(rank, lo, hi)
+    return weighting_bounds.weighted(
+      self.policy, tokens, weight, self.dtype(stage)
+    )
+
   def _of_tokens(self, name: str) -> bounded_values.Bounded:
     """Returns `[R T, D]`, a sub-layer's tensor of all ranks' tokens."""
     if name not in self._whole:
@@ -427,13 +439,9 @@ class Rows:
         sums.add(own // config.top_k, rows, weight)
     return sums
 
-  def recall_sums(
-    self,
-    stage: str,
-    source: str,
-    weights: np.ndarray | None,
-  ) -> combine_bounds.CombineSums:
+  def recall_sums(self, stage: str, source: str) -> combine_bounds.CombineSums:
     """Returns `slot_sums`, from the cache where a large layer was drawn."""
+    weights = self._sum_weights(stage)
     weights_used = {} if weights is None else {'slot_weights': weights}
     sums = golden_cache.recall(
       ('slot_sums', stage, source, *self.facts),
@@ -475,23 +483,28 @@ class Rows:
       self.policy, rows, weight, self.dtype('returned')
     )
 
+  def _sum_weights(self, stage: str) -> np.ndarray | None:
+    """Returns `[R, T, K]`, the weights of rows in a sum; None: they are 1."""
+    is_weighted = self.policy.placement == tensors.WEIGHTED_SUMS[stage]
+    return self.inputs['topk_weights'] if is_weighted else None
+
   def combined(
     self,
     stage: str,
     source: str,
-    weights: np.ndarray | None,
     rank: int,
     lo: int,
     hi: int,
     lasts: Sequence[str] = (),
   ) -> bounded_values.Bounded:
-    """Returns `[hi - lo, D]`, captured rows `source` summed by weights.
+    """Returns `[hi - lo, D]`, captured rows `source` summed by their weights.
 
     And tensors `lasts`, each `[R, T, D]`.
     """
     top_k = self.tiling.config.top_k
     rows = self.read_source(source, rank, lo * top_k, hi * top_k)
     rows = rows.reshape(hi - lo, top_k, rows.value.shape[-1])
+    weights = self._sum_weights(stage)
     weights = None if weights is None else weights[rank, lo:hi]
     last_rows = [self.read_source(last, rank, lo, hi) for last in lasts]
     return combine_bounds.combine(self.policy, stage, rows, weights, last_rows)
@@ -537,7 +550,7 @@ class Golden(Rows):
     if (routed := tensors.routed(stage)) != stage:
       return self.shared.rows(routed, rank, lo, hi)
     if stage == 'expert_in':
-      return self.tokens('x', rank, lo, hi)
+      return self.dispatched(stage, 'x', rank, lo, hi)
     if stage == 'x':
       y, dtype = self.read_source('y', rank, lo, hi), self.dtype(stage)
       return norm_bounds.norm(
@@ -564,7 +577,7 @@ class Golden(Rows):
     if 'returned' not in self.captured_tensors:
       return self.total(self._sums, rank, lo, hi, self._lasts)
     token_range = rank, lo, hi, self._lasts
-    return self.combined('y', 'returned', self._combine_weights, *token_range)
+    return self.combined('y', 'returned', *token_range)
 
   def _bias(
     self, stage: str, rank: int, lo: int, hi: int
@@ -581,14 +594,9 @@ class Golden(Rows):
       )
     return 'b_down', factors
 
-  @property
-  def _combine_weights(self) -> np.ndarray | None:
-    at_combine = self.policy.placement == 'combine'
-    return self.inputs['topk_weights'] if at_combine else None
-
   @functools.cached_property
   def _sums(self) -> combine_bounds.CombineSums:
-    return self.recall_sums('y', 'expert_out', self._combine_weights)
+    return self.recall_sums('y', 'expert_out')
 
   @property
   def _lasts(self) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ class GoldenGrad(golden.Rows):
     if stage in _WEIGHT_GRADS:
       return self._weight_grad(stage, rank, lo, hi)
     compute: dict[str, Callable[[int, int, int], bounded_values.Bounded]] = {
-      'd_expert_out': self._d_expert_out,
+      'd_expert_out': functools.partial(self.dispatched, 'd_expert_out', 'dy'),
       'd_topk_weights': self._d_topk_weights,
       'd_gate_up': self._d_gate_up,
       'd_b_down': functools.partial(self._bias_grad, 'd_expert_out'),
@@ -96,15 +96,6 @@ class GoldenGrad(golden.Rows):
     return golden.Golden(
       self.tiling, self.policy, self.inputs, captured_tensors, self.chunk
     )
-
-  def _d_expert_out(
-    self, rank: int, lo: int, hi: int
-  ) -> bounded_values.Bounded:
-    dy = self.tokens('dy', rank, lo, hi)
-    if self.policy.placement in tensors.EARLY:
-      return dy
-    weight, dtype = self.slot_weight(rank, lo, hi), self.dtype('d_expert_out')
-    return weighting_bounds.weighted(self.policy, dy, weight, dtype)
 
   def _d_gate_up(self, rank: int, lo: int, hi: int) -> bounded_values.Bounded:
     return activation_grad_bounds.activation_grad(
@@ -226,10 +217,14 @@ class GoldenGrad(golden.Rows):
     )
 
   def _token_dots(self, rank: int, lo: int, hi: int) -> bounded_values.Bounded:
-    """Returns `[hi - lo, K]`: dy times what every slot returned."""
-    dy = bounded_values.exact(self.inputs['dy'][rank, lo:hi, None])
+    """Returns `[hi - lo, K]`: tokens times what their slots returned.
+
+    Tokens are dy; or x, if it was weighted, and slots have its gradients.
+    """
+    source = 'x' if self.policy.placement == 'input' else 'dy'
+    tokens = bounded_values.exact(self.inputs[source][rank, lo:hi, None])
     return gemm_bounds.inner_product(
-      self.policy, self._read_returned(rank, lo, hi), dy, 'd_weighted'
+      self.policy, self._read_returned(rank, lo, hi), tokens, 'd_weighted'
     )
 
   def _read_returned(
@@ -239,7 +234,9 @@ class GoldenGrad(golden.Rows):
     config = self.tiling.config
     count = config.top_k
     slots = rank, lo * count, hi * count
-    if self.policy.placement == 'returned':
+    if self.policy.placement == 'input':
+      rows = self.read_source('d_returned', *slots)
+    elif self.policy.placement == 'returned':
       rows = self._forward.sent_back('expert_out', *slots)
     elif 'returned' in self.inputs:
       return bounded_values.exact(self.inputs['returned'][rank, lo:hi])
@@ -291,7 +288,7 @@ class GoldenGrad(golden.Rows):
   def _dx(self, rank: int, lo: int, hi: int) -> bounded_values.Bounded:
     if 'd_returned' not in self.captured_tensors:
       return self.total(self._sums, rank, lo, hi, self._lasts)
-    return self.combined('dx', 'd_returned', None, rank, lo, hi, self._lasts)
+    return self.combined('dx', 'd_returned', rank, lo, hi, self._lasts)
 
   def _dy(self, rank: int, lo: int, hi: int) -> bounded_values.Bounded:
     return norm_bounds.norm_grad(
@@ -309,7 +306,7 @@ class GoldenGrad(golden.Rows):
 
   @functools.cached_property
   def _sums(self) -> combine_bounds.CombineSums:
-    return self.recall_sums('dx', 'd_expert_in', None)
+    return self.recall_sums('dx', 'd_expert_in')
 
   @property
   def _lasts(self) -> tuple[str, ...]:

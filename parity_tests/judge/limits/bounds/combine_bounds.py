@@ -9,6 +9,7 @@ from hpmoe.parity_tests.judge.limits.bounds import bounded_values
 from hpmoe.parity_tests.judge.limits.bounds import rounding
 from hpmoe.parity_tests.judge.limits.bounds import weighting_bounds
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 
 def combine(
@@ -154,7 +155,8 @@ class CombineSums:
 
   def _sum_of_rows(self) -> bounded_values.Bounded:
     # Routing weights that the kernel computes have roundings of their own.
-    is_weighted = self.stage == 'y' and self.policy.placement == 'combine'
+    placement = tensors.WEIGHTED_SUMS[self.stage]
+    is_weighted = self.policy.placement == placement
     own_weights = self.policy.weight_ulp if is_weighted else 0.0
     return self._add_up(own_weights, precision.RUNNING_SUMS[self.stage])
 
