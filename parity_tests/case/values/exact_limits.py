@@ -38,7 +38,7 @@ def update_bound(bounds, stage, sums, location):
       f'{stage}: expected sum |a| |b| < 2^24 = {LIMIT}, got {largest:.0f} '
       f'at {location} {row}, column {column}'
     )
-  bounds[stage] = max(bounds[stage], largest)
+  bounds[stage] = max(bounds.get(stage, 0), largest)
 
 
 def limiting_format(policy) -> storage_lib.Format:

@@ -30,7 +30,7 @@ _PIECE_ELEMENTS = 1 << 15  # Elements of an input that are checked together.
 # Overflow is detected and refused, so numpy need not warn.
 _OVERFLOWS: np.errstate = np.errstate(over='ignore', invalid='ignore')
 
-_FORWARD = ('expert_in', 'gate_up', 'activation', 'expert_out', 'y')
+_FORWARD = ('gate_up', 'activation', 'expert_out', 'y')
 _BACKWARD = (
   'd_expert_out',
   'd_topk_weights',

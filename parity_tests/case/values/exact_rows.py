@@ -119,10 +119,12 @@ def bound_forward(
   policy, weights: ExpertWeights, rows: RowChunk, bounds
 ) -> ForwardRows:
   """Updates bounds with some rows of one expert; returns the stored tensors."""
-  expert_in = rows.x * routing_factor(policy, rows, 'expert_in')
-  exact_limits.update_bound(
-    bounds, 'expert_in', np.abs(expert_in), rows.location
-  )
+  factor = routing_factor(policy, rows, 'expert_in')
+  expert_in = rows.x * factor
+  if policy.placement == 'input':
+    exact_limits.update_bound(
+      bounds, 'expert_in', np.abs(expert_in), rows.location
+    )
   expert_in = _round_to_storage(policy, 'expert_in', expert_in)
 
   sums = _sum_magnitudes(expert_in, weights.w_gate_up)
@@ -132,7 +134,7 @@ def bound_forward(
   gate_up = _round_to_storage(policy, 'gate_up', gate_up)
 
   gate, up, _ = _clamp_halves(policy, gate_up)
-  _check_gates(gate, up, rows.location)
+  _check_gates(gate, (up != 0) | (factor != 0), rows.location)
   activation = np.abs(gate) * up * routing_factor(policy, rows, 'activation')
   exact_limits.update_bound(
     bounds, 'activation', np.abs(activation), rows.location
@@ -160,12 +162,12 @@ def _clamp_halves(policy, gate_up: np.ndarray):
   return np.minimum(gate, limit).astype(np.float32), up, passes
 
 
-def _check_gates(gate: np.ndarray, up: np.ndarray, location: str) -> None:
+def _check_gates(gate: np.ndarray, matters: np.ndarray, location: str) -> None:
   """Refuses gates of 0: frameworks differ on the slope of |gate| there.
 
-  A slope that is multiplied by an up of 0 is of no effect.
+  It does not matter in a row of zeros, of weight 0, which makes up 0 too.
   """
-  refused = (gate == 0) & (up != 0)
+  refused = (gate == 0) & matters
   if refused.any():
     row, column = np.argwhere(refused)[0]
     raise exact_limits.ExactnessError(
