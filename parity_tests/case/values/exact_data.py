@@ -288,7 +288,7 @@ def _draw_routing_weights(
     len(levels),
   )
   level = (first + np.arange(config.top_k)) % len(levels)
-  return np.float32(levels)[level]
+  return np.array(levels, np.float32)[level]
 
 
 # (count, rows) -> the rows that the columns of a sparse weight read, in order.
