@@ -27,10 +27,10 @@ class _Weighted(trial.Kernel):
   placements: tuple[str, ...] = ('input',)
 
   def forward(self, config, policy, arrays):
-    first, *others = self.placements
+    first, *later_placements = self.placements
     policy = dataclasses.replace(policy, placement=first)
     computed = super().forward(config, policy, arrays)
-    for _ in others:
+    for _ in later_placements:
       # The weights again, at combine.
       rows = computed['returned'] * arrays['topk_weights'][..., None]
       computed['y'][:] = rows.sum(2)
@@ -78,11 +78,11 @@ def test_a_right_kernel_passes(parts, dtype, everything):
 def test_a_kernel_that_weighs_elsewhere_fails(
   placements, stage, dtype, everything
 ):
-  failed = _find_failed(
+  failed_stages = _find_failed(
     _Weighted(trial.blas, placements=placements), dtype, everything
   )
 
-  assert (stage if everything else 'y') in failed
+  assert (stage if everything else 'y') in failed_stages
 
 
 @pytest.mark.parametrize('dtype', _DTYPES)
@@ -90,9 +90,9 @@ def test_a_kernel_that_weighs_elsewhere_fails(
 def test_gradients_of_weights_elsewhere_fail(dtype):
   kernel = _Weighted(trial.blas, placements=('before_down',))
 
-  failed = _find_failed(kernel, dtype, False, 'backward')
+  failed_stages = _find_failed(kernel, dtype, False, 'backward')
 
-  assert {'d_topk_weights', 'd_w_gate_up'} <= failed
+  assert {'d_topk_weights', 'd_w_gate_up'} <= failed_stages
 
 
 @pytest.mark.parametrize('placement', ['before_down', 'combine'])

@@ -195,8 +195,8 @@ def _bound_sums(config, policy, rows: int, largest: _Magnitudes) -> int:
   down_row = -(-down_terms * width // hidden) + 2
   bias = largest.x + 1 if config.bias else 0
   # A routing weight counts once on the way down and once on the way back.
-  most, at_input = max(_list_weights(policy)), policy.placement == 'input'
-  of_input, late = (most, 1) if at_input else (1, most)
+  weight, at_input = max(_list_weights(policy)), policy.placement == 'input'
+  of_input, late = (weight, 1) if at_input else (1, weight)
   x = of_input * largest.x
   gate = up_terms * x * largest.gate + bias
   up = up_terms * x + bias

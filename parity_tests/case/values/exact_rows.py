@@ -167,9 +167,9 @@ def _check_gates(gate: np.ndarray, matters: np.ndarray, location: str) -> None:
 
   It does not matter in a row of zeros, of weight 0, which makes up 0 too.
   """
-  refused = (gate == 0) & matters
-  if refused.any():
-    row, column = np.argwhere(refused)[0]
+  is_refused = (gate == 0) & matters
+  if is_refused.any():
+    row, column = np.argwhere(is_refused)[0]
     raise exact_limits.ExactnessError(
       f'gate: expected no 0, where |gate| has no derivative, got 0 at '
       f'{location} {row}, column {column}'

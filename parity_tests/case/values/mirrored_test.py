@@ -26,9 +26,9 @@ def _draw(dtype, placement, **parts):
 def test_results_are_those_of_the_mirrored_layer(dtype, placement, parts):
   # given
   layer = _draw(dtype, placement, **parts)
-  same = {'d_w_shared_down', 'd_b_down'}
+  unchanged = {'d_w_shared_down', 'd_b_down'}
   if placement == 'input':
-    same = {'d_w_shared_down', 'd_w_gate_up', 'd_b_gate_up'}
+    unchanged = {'d_w_shared_down', 'd_w_gate_up', 'd_b_gate_up'}
   arguments = layer.config, layer.policy
   for layer_pass, run in (
     (passes.FORWARD, KERNEL.forward),
@@ -48,7 +48,7 @@ def test_results_are_those_of_the_mirrored_layer(dtype, placement, parts):
     reflected = mirror.reflect({n: second[n] for n in layer_pass.results})
     for name, result in reflected.items():
       np.testing.assert_array_equal(result, first[name], name)
-      if name not in same:
+      if name not in unchanged:
         assert (second[name] != first[name]).any(), name
 
 

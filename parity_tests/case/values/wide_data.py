@@ -153,8 +153,8 @@ class _Bits:
     weights = max(digits, 15)
     if policy.placement == 'input':
       # d_topk_weights has two terms: of a gate and of its up.
-      most = int(np.log2(exact_limits.LIMIT)) - 1
-      digits, x, matrix = (min(most, bits) for bits in (digits, x, matrix))
+      most_bits = int(np.log2(exact_limits.LIMIT)) - 1
+      digits, x, matrix = (min(most_bits, bits) for bits in (digits, x, matrix))
       # Of a weight's square, as gate and up have it, or of a gate of a wide
       # expert weight; in float32 there is no room.
       largest = min(exact_limits.largest_stored(policy), exact_limits.LIMIT)
