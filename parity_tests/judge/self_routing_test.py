@@ -323,7 +323,7 @@ class TestGradients:
     assert report.is_pass, str(report)
     assert report.stages['d_router_logits'] == 'pass'
 
-  @pytest.mark.parametrize('placement', ['before_down', 'epilogue'])
+  @pytest.mark.parametrize('placement', ['before_down', 'epilogue', 'input'])
   @pytest.mark.few(1)
   def test_it_passes_wherever_the_weight_multiplies(self, placement):
     returns = ('d_topk_weights',)
