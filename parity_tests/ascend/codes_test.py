@@ -1,12 +1,16 @@
 """`hpmoe check --rows=int8_token --weights=int8_channel` of the megakernel."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.compiler import compiler
+from hpmoe.backend_ascend.device.twin_launch import twin_runtime
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.load import code_values
 from hpmoe.parity_tests.ascend import host
+from hpmoe.parity_tests.ascend import twin_candidate
 from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.commands import main
@@ -60,6 +64,15 @@ class TestPasses:
     assert report.verdict == 'pass' and not report.num_races
 
 
+@pytest.mark.few(1)
+def test_the_device_source_on_the_twin():
+  options = dataclasses.replace(FINE, col_block=24, num_aic=2, num_aiv=2)
+  twin = twin_candidate.Twin(options, twin=twin_runtime.Modes(order='late'))
+  report = _check(twin, dtype='bf16')
+  assert report.verdict == 'pass', report.first_failure
+  assert {row.stage for row in report.results} >= STAGES
+
+
 class TestFaults:
   """A fault of one task is found in the stage that the task writes."""
 
@@ -89,7 +102,7 @@ class TestRequests:
     [
       (['--direction=backward'], 'direction: expected forward with rows'),
       (['--isolate'], 'rows: expected none with isolate'),
-      (['--backend=ascend_twin'], 'weights: expected none with --backend'),
+      (['--backend=ascend_npus'], 'weights: expected none with --backend'),
       (['--frontend=jax'], 'weights: expected none with'),
       (
         ['--rows=e4m3_token'],

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import contextlib
 import dataclasses
 import pathlib
-from typing import Self
+from typing import ClassVar, Self
 import weakref
 
 import numpy as np
@@ -86,6 +86,10 @@ class Npus(twin_candidate.Twin):
     rank_pool: the ranks' processes.
   """
 
+  # NPUs are not given scales of codes.
+  capabilities: ClassVar[candidates.Capabilities] = dataclasses.replace(
+    twin_candidate.Twin.capabilities, forms=()
+  )
   name: str = NAME
   npus: str = option_fields.option(
     '',

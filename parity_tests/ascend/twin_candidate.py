@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.device.twin_launch import twin_runtime
 from hpmoe.backend_ascend.host.checks import modes as modes_lib
 from hpmoe.parity_tests.ascend import host
@@ -44,6 +45,7 @@ class Twin(host.Megakernel):
     dtypes=('float32', 'bfloat16'),
     orders=('ascending',),
     relays=True,
+    forms=layout.QUANTISED[1:],
     description="the twin runs the device's source, which has no other",
   )
   name: str = NAME
@@ -68,7 +70,7 @@ class Twin(host.Megakernel):
       image_launch.ImageLaunch(layer_pass, image=image, plan=plan, view=view)
     )
     self.counts.append(result.counts)
-    return result.outputs
+    return host.decode_sums(image, plan, inputs, result.outputs)
 
   @property
   def as_used(self) -> None:

@@ -21,7 +21,12 @@ _SYNC = (
 # No instruction: what a compiler does without it, read_counter_test.py sees.
 _OF_COMPILER = ('CompilerBarrier',)
 # The queue of calls that always go to the same.
-_QUEUES = {'Mmad': 'M', 'Fixpipe': 'FIX', 'LoadData': 'MTE1'}
+_QUEUES = {
+  'Mmad': 'M',
+  'Fixpipe': 'FIX',
+  'LoadData': 'MTE1',
+  'LoadDataWithTranspose': 'MTE1',
+}
 _COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/', re.DOTALL)
 _CALL = re.compile(r'(?:[\w.]+(?:::|\.|->))*(\w+)\s*(<[^;=]*?>)?\s*\(')
 _CONTROL = re.compile(r'(?:if(?:\s+constexpr)?|for|while)\s*(?=\()')

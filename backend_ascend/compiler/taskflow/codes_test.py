@@ -117,7 +117,7 @@ def test_sums_that_an_int32_does_not_hold_are_refused():
     compiler.compile_forward(config, POLICY, OPTIONS)
 
 
-def test_only_the_forward_pass_of_a_layer_on_the_host_has_codes():
+def test_only_the_forward_pass_of_a_layer_has_codes():
   # Given rows of codes, when anything else is asked, then one line says so.
   def refuses(message, function, *args, **kwargs):
     with pytest.raises(ValueError, match=message):
@@ -127,14 +127,6 @@ def test_only_the_forward_pass_of_a_layer_on_the_host_has_codes():
   refuses(rows + 'of the backward', compiler.compile_backward, CONFIG, POLICY)
   sublayer = config_lib.MoEConfig(**vars(CONFIG) | dict(sublayer=True))
   refuses(rows + 'of a sub-', compiler.compile_forward, sublayer, POLICY)
-  refuses(
-    rows + 'for ascend',
-    compiler.compile,
-    CONFIG,
-    POLICY,
-    options=OPTIONS,
-    target='ascend',
-  )
   call = layer_call.LayerCall(CONFIG, POLICY, OPTIONS)
   refuses(rows + 'of a front end', call.check)
   refuses(

@@ -33,6 +33,10 @@ inline int64_t BytesOfRank(const ImageHeader& h, int b) {
   return ElementsOfRank(h, b) * ElementBytes(h, b);
 }
 
+inline int64_t ScalesOfRank(const ImageHeader& h, int b) {
+  return NumScales(h, b) / h.num_ranks;
+}
+
 // Slots in slice_slots, and tokens in once_slice_slots, of the ranks that a
 // plan knows.
 struct PlanSizes {
@@ -85,6 +89,7 @@ void PlaceHeap(const ImageHeader& h, Placer* p, LaunchArgs* args) {
     if (!IsWritten(h, b) || !IsPut(BufferForm(h, b))) continue;
     p->Add(&args->buffers[b], BufferName(b), BytesOfRank(h, b),
            Content::kEmpty);
+    p->Add(&args->scales[b], "scales", ScalesOfRank(h, b), Content::kEmpty);
   }
   const int64_t rows = h.num_rows;
   const int64_t copies = h.relay == 0 ? 0 : rows * CopiesOf(h);
@@ -114,6 +119,8 @@ void PlaceOwn(const ImageHeader& h, Placer* p, LaunchArgs* args) {
     const bool written = IsWritten(h, b);
     if (use == Use::kAbsent || (written && IsPut(form))) continue;
     p->Add(&args->buffers[b], BufferName(b), BytesOfRank(h, b),
+           written ? Content::kEmpty : Content::kConstant);
+    p->Add(&args->scales[b], "scales", ScalesOfRank(h, b),
            written ? Content::kEmpty : Content::kConstant);
     if (!written || form != Form::kWeightTile || LinksOf(h) == 1) continue;
     p->Add(&args->sums[b], "sums", ElementsOfRank(h, b), Content::kEmpty);

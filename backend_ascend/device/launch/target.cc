@@ -36,12 +36,6 @@ Status CheckTarget(const ImageView& view) {
         "policy.accumulation_order: expected ascending for ascend, got "
         "even_odd_32");
   }
-  if (IsQuantised(*view.header)) {
-    return Refused(
-        1,
-        "policy.rows: expected '' for ascend, whose source multiplies "
-        "values alone, got int8_token");
-  }
   if (view.header->placement == kInEpilogue) {
     return Refused(
         1,
@@ -61,6 +55,16 @@ Status CheckTarget(const ImageView& view) {
         task.col_end - task.col_begin);
   }
   return CheckSignals(view);
+}
+
+Status CheckNpuTarget(const ImageView& view) {
+  if (IsQuantised(*view.header)) {
+    return Refused(
+        1,
+        "policy.rows: expected '' on an NPU, whose launch passes no scales, "
+        "got int8_token");
+  }
+  return CheckTarget(view);
 }
 
 }  // namespace hpmoe

@@ -12,6 +12,9 @@ namespace hpmoe {
 // cannot signal.
 Status CheckTarget(const ImageView& view);
 
+// The same for NPUs, whose launches pass no scales of codes yet.
+Status CheckNpuTarget(const ImageView& view);
+
 }  // namespace hpmoe
 
 #endif  // BACKEND_ASCEND_DEVICE_LAUNCH_TARGET_H_

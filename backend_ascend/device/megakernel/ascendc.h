@@ -39,6 +39,22 @@ HPMOE_FUNCTION AscendC::GlobalTensor<T> GlobalOf(HPMOE_GM T* address) {
   return tensor;
 }
 
+// Whether elements are int8 codes.
+template <typename T>
+constexpr bool kIsCode = sizeof(T) == 1;
+
+// What products of elements add up in, and are stored as.
+template <typename T>
+struct Product {
+  using Sum = float;
+  using Stored = T;
+};
+template <>
+struct Product<int8_t> {
+  using Sum = int32_t;
+  using Stored = int32_t;
+};
+
 // What CANN's versions spell differently, by names that all have: those of
 // Ascend C from 8.5, and what its compiler knows by itself.  ReduceRepeat,
 // SetSaturationFlag and DisableDmaAtomic came with 9.0 and 9.1.

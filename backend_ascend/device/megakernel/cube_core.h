@@ -13,13 +13,13 @@
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/cube_load.h"
-#include "backend_ascend/device/megakernel/cube_tile.h"
 #include "backend_ascend/device/megakernel/launch_args.h"
+#include "backend_ascend/device/megakernel/rank_tensors.h"
 #include "backend_ascend/device/megakernel/tile_budget.h"
 
 namespace hpmoe {
 
-// `T` is the storage: float or bfloat16_t.
+// `T` is what is multiplied: float, bfloat16_t or int8_t.  Codes have no carry.
 template <typename T>
 class CubeCore {
  public:
@@ -61,7 +61,9 @@ class CubeCore {
     if (tile.m <= 0 || tile.n <= 0) return;
     if (carry_in && carry_out && tile.k == 0) return;  // carry stays as it is
     Cut(tile);
-    if (carry_in) AddCarry(tile);
+    if constexpr (!kIsCode<T>) {
+      if (carry_in) AddCarry(tile);
+    }
     if (tile.k > 0) AddProduct(tile);
     if (!carry_in && tile.k == 0) AddZeros(tile);
   }
@@ -74,12 +76,14 @@ class CubeCore {
     bool empty;    // they have no product yet
   };
 
+  using Sum = typename Product<T>::Sum;
+
   // Parts of a stage of L1, each with a flag: the left side, then the right
   // side of each strip.
   static constexpr int32_t kParts = 1 + kSums;
 
   HPMOE_FUNCTION void Cut(const CubeTile& tile) {
-    const int32_t width = StripOf(tile.m, tile.n);
+    const int32_t width = StripOf(tile.m, tile.n, sizeof(T));
     num_strips_ = DivideUp(tile.n, width);
     for (int32_t i = 0; i < num_strips_; ++i) {
       const int32_t begin = i * width;
@@ -227,7 +231,7 @@ class CubeCore {
     AscendC::MmadParams product;
     // One row would be taken for a vector, which lies otherwise in L0A.
     product.m = a.width == 1 ? kFractalRows : a.width;
-    product.n = b.width;
+    product.n = kIsCode<U> ? RoundUp(b.width, kUnit<U>) : b.width;
     product.k = depth;
     product.cmatrixInitVal = strip->empty;
     // Transposed float comes in pairs of fractals along the sum.
@@ -251,14 +255,17 @@ class CubeCore {
   }
 
   HPMOE_FUNCTION void Store(const CubeTile& tile, const Strip& strip) {
-    if (tile.carry != nullptr && tile.carry_out) {
+    if constexpr (kIsCode<T>) {
+      Store(reinterpret_cast<HPMOE_GM int32_t*>(tile.c), tile.ldc, tile.m,
+            strip);
+    } else if (tile.carry != nullptr && tile.carry_out) {
       Store(tile.carry, tile.ld_carry, tile.m, strip);
     } else {
       Store(reinterpret_cast<HPMOE_GM T*>(tile.c), tile.ldc, tile.m, strip);
     }
   }
 
-  // The sums, rounded once to `To`, to rows `ld` apart.
+  // The sums, rounded once to `To` if they are floats, to rows `ld` apart.
   template <typename To>
   HPMOE_FUNCTION void Store(HPMOE_GM To* to, int64_t ld, int32_t rows,
                             const Strip& strip) {
@@ -272,7 +279,7 @@ class CubeCore {
     // The last product is in the sums.
     AscendC::SetFlag<AscendC::HardEvent::M_FIX>(strip.half);
     AscendC::WaitFlag<AscendC::HardEvent::M_FIX>(strip.half);
-    AscendC::Fixpipe<To, float, AscendC::CFG_ROW_MAJOR>(
+    AscendC::Fixpipe<To, Sum, AscendC::CFG_ROW_MAJOR>(
         GlobalOf(to + strip.begin), SumsOf(rows, strip), move);
     // A later strip may use this half of L0C.
     AscendC::SetFlag<AscendC::HardEvent::FIX_M>(strip.half);
@@ -294,11 +301,11 @@ class CubeCore {
                                    kL0StageBytes / sizeof(U));
   }
 
-  HPMOE_FUNCTION AscendC::LocalTensor<float> SumsOf(int32_t rows,
-                                                    const Strip& strip) const {
-    return AscendC::LocalTensor<float>(
+  HPMOE_FUNCTION AscendC::LocalTensor<Sum> SumsOf(int32_t rows,
+                                                  const Strip& strip) const {
+    return AscendC::LocalTensor<Sum>(
         AscendC::TPosition::CO1, strip.half * kSumsBytes,
-        RoundUp(rows, kFractalRows) * RoundUp(strip.width, kFractalRows));
+        RoundUp(rows, kFractalRows) * RoundUp(strip.width, kUnit<T>));
   }
 
   const HPMOE_GM Constants* constants_;

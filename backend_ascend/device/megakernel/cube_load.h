@@ -5,7 +5,8 @@
 // of fractals side by side (Nz).  L0A takes rows of fractals, each stored by
 // rows (Zz), of [m, k]; L0B rows of fractals, each stored by columns (Zn), of
 // [k, n].  So a side whose rows run along the sum is moved fractal by fractal,
-// and one whose rows run across it is transposed on the way.
+// and one whose rows run across it is transposed on the way.  Of bytes a left
+// side runs along the sum, and a right side across it.
 //
 // Tails: the last fractals are padded with whatever was there.  The cube unit
 // reads past no edge that Mmad names.
@@ -23,6 +24,11 @@ template <typename T>
 constexpr int32_t kAcross = kBlockBytes / static_cast<int32_t>(sizeof(T));
 template <typename T>
 constexpr int32_t kFractal = kFractalRows * kAcross<T>;
+
+// What columns and terms of a right side come in: bytes are transposed by
+// squares of 32.
+template <typename T>
+constexpr int32_t kUnit = UnitOf(sizeof(T));
 
 // One side of a product in global memory: a of [m, k] or b of [k, n].
 template <typename T>
@@ -47,7 +53,8 @@ HPMOE_FUNCTION int32_t ColsOf(const Side<T>& side, int32_t depth) {
 // Bytes of L1 that `depth` terms of a side take.
 template <typename T>
 HPMOE_FUNCTION int32_t L1BytesOf(const Side<T>& side, int32_t depth) {
-  return RoundUp(side.width, kFractalRows) * RoundUp(depth, kFractalRows) *
+  const int32_t unit = side.depth_major ? kUnit<T> : kFractalRows;
+  return RoundUp(side.width, unit) * RoundUp(depth, kUnit<T>) *
          static_cast<int32_t>(sizeof(T));
 }
 
@@ -65,7 +72,8 @@ HPMOE_FUNCTION void MoveToL1(const Side<T>& side, int32_t begin, int32_t depth,
   move.dValue = ColsOf(side, depth);
   move.srcNdMatrixStride = 0;
   move.srcDValue = side.ld <= kMaxPitch ? side.ld : kMaxPitch;
-  move.dstNzC0Stride = RoundUp(rows, kFractalRows);
+  move.dstNzC0Stride =
+      RoundUp(rows, side.depth_major ? kUnit<T> : kFractalRows);
   move.dstNzNStride = 1;
   move.dstNzMatrixStride = 0;
   if (side.ld <= kMaxPitch) return AscendC::DataCopy(to, from, move);
@@ -80,6 +88,40 @@ HPMOE_FUNCTION void MoveToL1(const Side<T>& side, int32_t begin, int32_t depth,
 struct DepthRange {
   int32_t l1_depth, begin, depth;
 };
+
+// A right side of bytes that is stored [k, width], to L0B: squares of 32 make
+// two fractals each, those of one row of squares at once.
+HPMOE_FUNCTION void TransposeBytes(const Side<int8_t>& side,
+                                   const DepthRange& range,
+                                   const AscendC::LocalTensor<int8_t>& from,
+                                   const AscendC::LocalTensor<int8_t>& to) {
+  const int32_t squares = DivideUp(side.width, kBlockBytes);
+  AscendC::LoadData2dTransposeParams move;
+  move.repeatTimes = squares;
+  move.srcStride = DivideUp(range.l1_depth, kBlockBytes);
+  move.dstGap = 1;
+  for (int32_t row = 0; row < range.depth; row += kBlockBytes) {
+    AscendC::LoadDataWithTranspose(to[row * squares * kBlockBytes],
+                                   from[(range.begin + row) * kBlockBytes],
+                                   move);
+  }
+}
+
+// A left side of bytes that is stored [width, k], to L0A, by rows of fractals.
+HPMOE_FUNCTION void MoveBytes(const Side<int8_t>& side, const DepthRange& range,
+                              const AscendC::LocalTensor<int8_t>& from,
+                              const AscendC::LocalTensor<int8_t>& to) {
+  const int32_t rows = DivideUp(side.width, kFractalRows);
+  const int32_t across = DivideUp(range.depth, kBlockBytes);
+  AscendC::LoadData2DParams move;
+  move.repeatTimes = across;
+  move.srcStride = rows;
+  for (int32_t row = 0; row < rows; ++row) {
+    AscendC::LoadData(
+        to[row * across * kFractal<int8_t>],
+        from[range.begin * rows * kFractalRows + row * kFractal<int8_t>], move);
+  }
+}
 
 // A side that is stored [k, width], to L0A or L0B.
 template <typename T>
@@ -103,16 +145,20 @@ template <typename T>
 HPMOE_FUNCTION void MoveToL0A(const Side<T>& side, const DepthRange& range,
                               const AscendC::LocalTensor<T>& from,
                               const AscendC::LocalTensor<T>& to) {
-  if (side.depth_major) return Transpose(side, range, from, to);
-  // An image of one line: its points are our rows, its channels the terms.
-  AscendC::LoadData3DParamsV2<T> move;
-  move.l1H = 1;
-  move.l1W = RoundUp(side.width, kFractalRows);
-  move.channelSize = RoundUp(range.l1_depth, kAcross<T>);
-  move.kStartPt = range.begin;
-  move.kExtension = RoundUp(range.depth, kAcross<T>);
-  move.mExtension = move.l1W;
-  AscendC::LoadData(to, from, move);
+  if constexpr (kIsCode<T>) {
+    MoveBytes(side, range, from, to);
+  } else {
+    if (side.depth_major) return Transpose(side, range, from, to);
+    // An image of one line: its points are our rows, its channels the terms.
+    AscendC::LoadData3DParamsV2<T> move;
+    move.l1H = 1;
+    move.l1W = RoundUp(side.width, kFractalRows);
+    move.channelSize = RoundUp(range.l1_depth, kAcross<T>);
+    move.kStartPt = range.begin;
+    move.kExtension = RoundUp(range.depth, kAcross<T>);
+    move.mExtension = move.l1W;
+    AscendC::LoadData(to, from, move);
+  }
 }
 
 // To L0B: columns of fractals of [n, k] are rows of fractals of [k, n].
@@ -120,12 +166,17 @@ template <typename T>
 HPMOE_FUNCTION void MoveToL0B(const Side<T>& side, const DepthRange& range,
                               const AscendC::LocalTensor<T>& from,
                               const AscendC::LocalTensor<T>& to) {
-  if (side.depth_major) return Transpose(side, range, from, to);
-  const int32_t rows = RoundUp(side.width, kFractalRows);
-  AscendC::LoadData2DParams move;
-  move.repeatTimes = DivideUp(range.depth, kAcross<T>) * (rows / kFractalRows);
-  move.srcStride = 1;
-  AscendC::LoadData(to, from[range.begin * rows], move);
+  if constexpr (kIsCode<T>) {
+    TransposeBytes(side, range, from, to);
+  } else {
+    if (side.depth_major) return Transpose(side, range, from, to);
+    const int32_t rows = RoundUp(side.width, kFractalRows);
+    AscendC::LoadData2DParams move;
+    move.repeatTimes =
+        DivideUp(range.depth, kAcross<T>) * (rows / kFractalRows);
+    move.srcStride = 1;
+    AscendC::LoadData(to, from[range.begin * rows], move);
+  }
 }
 
 }  // namespace hpmoe

@@ -11,7 +11,7 @@
 
 namespace hpmoe {
 
-// `T` is the storage: float or bfloat16_t.
+// `T` is what is multiplied: float, bfloat16_t or int8_t.
 template <typename T>
 class CubeWorker {
  public:

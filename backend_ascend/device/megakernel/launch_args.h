@@ -108,6 +108,9 @@ struct LaunchArgs {
   // float32 sums of a weight gradient between the links of its chain, of the
   // gradient's shape.
   HPMOE_GM float* sums[kNumBuffers];
+  // Beside int8 codes: (heap, as their buffer) [N] of rows, [L, cols] of
+  // weights.
+  HPMOE_GM float* scales[kNumBuffers];
   HPMOE_GM int32_t* header_slot;  // (heap) [N], -1 at launch
   HPMOE_GM float* header_weight;  // (heap) [N]
   // (heap) [N, CopiesOf] beside relayed rows: RowCopy, an array for each part.
@@ -125,7 +128,7 @@ struct LaunchArgs {
   int32_t rank;
   int32_t generation;  // 1 more at each launch on the same heap, from 1
 };
-static_assert(sizeof(LaunchArgs) == 8 * (18 + 2 * kNumBuffers + 10 + 2),
+static_assert(sizeof(LaunchArgs) == 8 * (18 + 3 * kNumBuffers + 10 + 2),
               "LaunchArgs is packed");
 
 }  // namespace hpmoe

@@ -31,28 +31,37 @@ HPMOE_FUNCTION CoreDiagnosis RunQueue(const RankTensors& rank, int32_t index) {
   return ended;
 }
 
-template <typename T>
+template <typename T, typename U>
 HPMOE_FUNCTION CoreDiagnosis RunVectorCore(const RankTensors& rank,
                                            int32_t index) {
   const CoreDiagnosis ready = AwaitRanks(rank, index);
   if (ready.reason != kEnded) return ready;
-  return RunQueue<VectorWorker<T>>(rank, index);
+  return RunQueue<VectorWorker<T, U>>(rank, index);
 }
 
-// Of storage T, on the core that calls.  Cores beyond those of the image have
-// nothing to do.
-template <typename T>
+// Of storage T and products of U, on the core that calls.  Cores beyond those
+// of the image have nothing to do.
+template <typename T, typename U>
 HPMOE_FUNCTION void RunCore(const RankTensors& rank) {
   const int32_t index = static_cast<int32_t>(AscendC::GetBlockIdx());
   if ASCEND_IS_AIC {
     if (index >= rank.image.num_aic) return;
-    WriteDiagnosis(RunQueue<CubeWorker<T>>(rank, index),
+    WriteDiagnosis(RunQueue<CubeWorker<U>>(rank, index),
                    rank.args.diagnosis + index);
   }
   if ASCEND_IS_AIV {
     if (index >= rank.image.num_aiv) return;
-    WriteDiagnosis(RunVectorCore<T>(rank, index),
+    WriteDiagnosis(RunVectorCore<T, U>(rank, index),
                    rank.args.diagnosis + rank.image.num_aic + index);
+  }
+}
+
+template <typename T>
+HPMOE_FUNCTION void RunStored(const RankTensors& rank) {
+  if (IsQuantised(rank.image)) {
+    RunCore<T, int8_t>(rank);
+  } else {
+    RunCore<T, T>(rank);
   }
 }
 
@@ -66,9 +75,9 @@ HPMOE_FUNCTION void RunMegakernel(const LaunchArgs& args) {
                &image);
   const RankTensors rank(args, image);
   if (image.dtype == kFloat32) {
-    RunCore<float>(rank);
+    RunStored<float>(rank);
   } else {
-    RunCore<bfloat16_t>(rank);
+    RunStored<bfloat16_t>(rank);
   }
   AscendC::PipeBarrier<PIPE_ALL>();
 }

@@ -5,7 +5,6 @@
 #define BACKEND_ASCEND_DEVICE_MEGAKERNEL_RANK_TENSORS_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
-#include "backend_ascend/device/megakernel/cube_tile.h"
 #include "backend_ascend/device/megakernel/launch_args.h"
 #include "backend_ascend/device/megakernel/symmetric_memory.h"
 #include "backend_ascend/image/image.h"
@@ -77,6 +76,15 @@ class RankTensors {
   HPMOE_FUNCTION int64_t WeightRow(BufferId buffer, int32_t expert) const {
     return expert % LocalExperts(image) * SizeOf(image, AxesOf(buffer).rows);
   }
+  // Beside a row of codes, and of an expert's column.
+  HPMOE_FUNCTION HPMOE_GM float* RowScale(BufferId buffer, int64_t row) const {
+    return args.scales[buffer] + row;
+  }
+  HPMOE_FUNCTION HPMOE_GM float* ColScale(BufferId buffer, int32_t expert,
+                                          int32_t col) const {
+    const int64_t local = expert % LocalExperts(image);
+    return args.scales[buffer] + local * Cols(buffer) + col;
+  }
   HPMOE_FUNCTION int32_t OwnerOf(int32_t expert) const {
     return expert / LocalExperts(image);
   }
@@ -94,6 +102,28 @@ class RankTensors {
   const SymmetricMemory heap;
 };
 
+// One GEMM tile of a cube core: what host/tiles/gemm.h says of the host's, with
+// addresses of global memory.
+//
+// c[m, n] = a[m, k] @ b[k, n], in float32 sums over the whole depth that are
+// rounded once.  The order of a sum is that of the cube unit.  Sums of codes
+// are int32, and stored so.
+struct CubeTile {
+  HPMOE_GM uint8_t* a;  // elements are of the image's storage, or codes
+  HPMOE_GM uint8_t* b;
+  HPMOE_GM uint8_t* c;
+  int64_t lda, ldb, ldc;  // elements
+  int32_t m, n, k;        // k = 0: an empty sum, zeros
+  bool trans_a;           // a is stored [k, m], rows lda apart
+  bool trans_b;           // b is stored [n, k], rows ldb apart
+  HPMOE_GM float* carry;  // [m, n], rows ld_carry apart; null: the flags below
+                          // have no effect
+  int64_t ld_carry;
+  bool carry_in;   // sums start from carry, whose elements are finite: an
+                   // infinity makes NaN of its column
+  bool carry_out;  // sums end in carry; c is not touched
+};
+
 // left[rows] @ right of the expert.
 template <typename T>
 HPMOE_FUNCTION CubeTile MakeGemmTile(const TaskDesc& task, const KindRow& kind,
@@ -108,7 +138,7 @@ HPMOE_FUNCTION CubeTile MakeGemmTile(const TaskDesc& task, const KindRow& kind,
   tile.b =
       reinterpret_cast<HPMOE_GM uint8_t*>(rank.At<T>(kind.right, b_row, b_col));
   tile.c = reinterpret_cast<HPMOE_GM uint8_t*>(
-      rank.At<T>(kind.written, row, task.col_begin));
+      rank.At<typename Product<T>::Stored>(kind.written, row, task.col_begin));
   tile.lda = rank.Cols(kind.left);
   tile.ldb = rank.Cols(kind.right);
   tile.ldc = rank.Cols(kind.written);

@@ -46,6 +46,12 @@ HPMOE_FUNCTION constexpr int32_t RoundUp(int32_t a, int32_t unit) {
   return DivideUp(a, unit) * unit;
 }
 
+// Columns of a right side, and terms of a sum, come so many at once: squares
+// of whole fractals.
+HPMOE_FUNCTION constexpr int32_t UnitOf(int32_t element_bytes) {
+  return element_bytes == 1 ? kBlockBytes : kFractalRows;
+}
+
 // Bytes of one stage.  Every stage starts at a fractal.
 constexpr int32_t kL0StageBytes = kL0Bytes / kStages;
 constexpr int32_t kL1StageBytes =
@@ -54,26 +60,29 @@ constexpr int32_t kSumsBytes = kL0cBytes / kSums;
 
 // Columns of a strip of a [m, n] tile: all, if a half of L0C holds their sums,
 // else about half of them, so that one strip moves out while the other adds up.
-HPMOE_FUNCTION constexpr int32_t StripOf(int32_t m, int32_t n) {
-  const int64_t sums = int64_t{RoundUp(m, kFractalRows)} *
-                       RoundUp(n, kFractalRows) *
+HPMOE_FUNCTION constexpr int32_t StripOf(int32_t m, int32_t n,
+                                         int32_t element_bytes) {
+  const int32_t unit = UnitOf(element_bytes);
+  const int64_t sums = int64_t{RoundUp(m, kFractalRows)} * RoundUp(n, unit) *
                        static_cast<int32_t>(sizeof(float));
-  return sums <= kSumsBytes ? n : RoundUp(DivideUp(n, kSums), kFractalRows);
+  return sums <= kSumsBytes ? n : RoundUp(DivideUp(n, kSums), unit);
 }
 
-// Terms of the sum that one stage of L0 and one of L1 hold: multiples of 16, l1
-// of l0.  0: not even the smallest stage fits.
+// Terms of the sum that one stage of L0 and one of L1 hold: multiples of
+// UnitOf, l1 of l0.  0: not even the smallest stage fits.
 struct CubeDepths {
   int32_t l0, l1;
 };
 
 HPMOE_FUNCTION constexpr CubeDepths DepthsOf(int32_t m, int32_t n,
                                              int32_t element_bytes) {
+  const int32_t unit = UnitOf(element_bytes);
   const int32_t a = RoundUp(m, kFractalRows) * element_bytes;
-  const int32_t b = RoundUp(n, kFractalRows) * element_bytes;
-  const int32_t strip = RoundUp(StripOf(m, n), kFractalRows) * element_bytes;
+  const int32_t b = RoundUp(n, unit) * element_bytes;
+  const int32_t strip =
+      RoundUp(StripOf(m, n, element_bytes), unit) * element_bytes;
   const int32_t wider = a > strip ? a : strip;
-  const int32_t l0 = kL0StageBytes / wider / kFractalRows * kFractalRows;
+  const int32_t l0 = kL0StageBytes / wider / unit * unit;
   return {l0, l0 == 0 ? 0 : kL1StageBytes / (a + b) / l0 * l0};
 }
 
@@ -88,8 +97,8 @@ struct Shortage {
 HPMOE_FUNCTION constexpr Shortage CubeShortage(int64_t m, int64_t n,
                                                int64_t element_bytes,
                                                bool carried) {
-  const int64_t unit = kFractalRows;
-  const int64_t a = (m + unit - 1) / unit * unit;
+  const int64_t unit = UnitOf(static_cast<int32_t>(element_bytes));
+  const int64_t a = (m + kFractalRows - 1) / kFractalRows * kFractalRows;
   const int64_t b = (n + unit - 1) / unit * unit;
   const int64_t sums = a * b * int64_t{sizeof(float)};
   const int64_t strip =
@@ -124,7 +133,9 @@ HPMOE_FUNCTION Shortage ShortageOf(const ImageHeader& h, const TaskDesc& task) {
   const bool carried = info.form == Form::kWeightTile && LinksOf(h) > 1;
   return CubeShortage(int64_t{task.row_end} - task.row_begin,
                       int64_t{task.col_end} - task.col_begin,
-                      BytesOf(static_cast<DType>(h.dtype)), carried);
+                      IsQuantised(h) ? int64_t{sizeof(int8_t)}
+                                     : BytesOf(static_cast<DType>(h.dtype)),
+                      carried);
 }
 
 // The first task that needs more than a core has; none: its memory is null.

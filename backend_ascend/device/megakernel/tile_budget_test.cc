@@ -34,22 +34,24 @@ Shortage Short(const char* memory, int64_t needed) {
 void ExpectFit(int32_t m, int32_t n, int32_t bytes) {
   SCOPED_TRACE(testing::Message() << m << " x " << n << " of " << bytes);
   const CubeDepths depths = DepthsOf(m, n, bytes);
+  const int32_t unit = bytes == 1 ? 32 : 16;
   const int32_t a = RoundUp(m, 16) * bytes;
-  const int32_t b = RoundUp(n, 16) * bytes;
-  const int32_t wider = std::max(a, RoundUp(StripOf(m, n), 16) * bytes);
+  const int32_t b = RoundUp(n, unit) * bytes;
+  const int32_t wider =
+      std::max(a, RoundUp(StripOf(m, n, bytes), unit) * bytes);
   const int32_t l1 = kL1Bytes - kL1Stages;
   ASSERT_GT(depths.l0, 0);
-  EXPECT_EQ(depths.l0 % 16, 0);
+  EXPECT_EQ(depths.l0 % unit, 0);
   EXPECT_EQ(depths.l1 % depths.l0, 0);
   EXPECT_LE(2 * wider * depths.l0, 65536);
-  EXPECT_GT(2 * wider * (depths.l0 + 16), 65536);
+  EXPECT_GT(2 * wider * (depths.l0 + unit), 65536);
   EXPECT_LE(2 * (a + b) * depths.l1, l1);
   // A stage is whole fractals: 512 bytes are lost at most.
   EXPECT_GT(2 * (a + b) * (depths.l1 + depths.l0), l1 - 1024);
 }
 
 TEST(TileBudget, DepthsFillTheBuffers) {
-  for (int32_t bytes = 2; bytes <= 4; bytes += 2) {
+  for (const int32_t bytes : {1, 2, 4}) {
     for (int32_t m = 1; m <= 512; m += 7) {
       for (int32_t n = 1; n <= 32768 / m && n <= 512; n += 13) {
         ExpectFit(m, n, bytes);
@@ -60,10 +62,11 @@ TEST(TileBudget, DepthsFillTheBuffers) {
 }
 
 TEST(TileBudget, StripsFitHalfOfL0C) {
-  EXPECT_EQ(StripOf(128, 128), 128);
-  EXPECT_EQ(StripOf(129, 128), 64);  // one row of fractals more
-  EXPECT_EQ(StripOf(128, 256), 128);
-  EXPECT_EQ(StripOf(128, 200), 112);  // the last strip is narrower
+  EXPECT_EQ(StripOf(128, 128, 2), 128);
+  EXPECT_EQ(StripOf(129, 128, 2), 64);  // one row of fractals more
+  EXPECT_EQ(StripOf(128, 256, 2), 128);
+  EXPECT_EQ(StripOf(128, 200, 2), 112);  // the last strip is narrower
+  EXPECT_EQ(StripOf(128, 200, 1), 128);  // whole squares of bytes
 }
 
 TEST(TileBudget, NamesTheMemoryThatIsShort) {
@@ -76,6 +79,7 @@ TEST(TileBudget, NamesTheMemoryThatIsShort) {
   EXPECT_EQ(CubeShortage(16, 513, 4, false), Short("L0B", 2 * 528 * 64));
   EXPECT_EQ(CubeShortage(16, 1024, 2, false), kNone);
   EXPECT_EQ(CubeShortage(16, 1025, 2, false), Short("L0B", 2 * 1040 * 32));
+  EXPECT_EQ(CubeShortage(16, 1025, 1, false), Short("L0B", 2 * 1056 * 32));
 }
 
 TEST(TileBudget, ACarryIsFloat32AndNoWiderThanTheIdentity) {

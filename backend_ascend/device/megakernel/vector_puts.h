@@ -7,6 +7,7 @@
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/rank_tensors.h"
 #include "backend_ascend/device/megakernel/symmetric_memory.h"
+#include "backend_ascend/device/megakernel/vector_codes.h"
 #include "backend_ascend/device/megakernel/vector_memory.h"
 #include "backend_ascend/device/megakernel/vector_rows.h"
 
@@ -101,8 +102,9 @@ HPMOE_FUNCTION void CopyScaledRow(HPMOE_GM T* to, HPMOE_GM T* from,
 }
 
 // Puts a task's rows to the owner of its expert, where they lie side by side,
-// and their headers with them.
-template <typename T>
+// and their headers with them.  `U` is what is sent: T, or int8_t, codes with
+// their scales.
+template <typename T, typename U>
 class RowPut : VectorTile {
  public:
   HPMOE_FUNCTION RowPut(const TaskDesc& task, const RankTensors& rank,
@@ -133,6 +135,10 @@ class RowPut : VectorTile {
     // Behind the rows: what they waited for has brought in the headers too.
     MoveOut(Landing(rank_.args.header_slot, begin), slots_, slots_box);
     MoveOut(Landing(rank_.args.header_weight, begin), weights_, {count, 1, 1});
+    if constexpr (kIsCode<U>) {
+      StoreScales(Landing(rank_.args.scales[kind_.written], begin), scales_,
+                  count);
+    }
   }
 
  private:
@@ -140,9 +146,11 @@ class RowPut : VectorTile {
     const int32_t cols = rank_.Cols(kind_.written);
     const int64_t token = slots_.GetValue(i) / rank_.image.top_k;
     HPMOE_GM T* const from = rank_.At<T>(kind_.left, token, 0);
-    HPMOE_GM T* const to =
-        rank_.heap.At(rank_.At<T>(kind_.written, row_ + row, 0), owner_);
-    if (rank_.IsWeighted(kind_)) {
+    HPMOE_GM U* const to =
+        rank_.heap.At(rank_.At<U>(kind_.written, row_ + row, 0), owner_);
+    if constexpr (kIsCode<U>) {
+      scales_.SetValue(i, QuantiseRow(StoredRow<T>{from}, cols, to, sets_));
+    } else if (rank_.IsWeighted(kind_)) {
       const float weight = weights_.GetValue(i * kBlockFloats);
       CopyScaledRow(to, from, cols, weight, sets_);
     } else {
@@ -154,8 +162,8 @@ class RowPut : VectorTile {
     return const_cast<HPMOE_GM int32_t*>(rank_.plan.slice_slots) + slice_;
   }
   // Of the owner's row headers, that of a row of the task.
-  template <typename U>
-  HPMOE_FUNCTION HPMOE_GM U* Landing(HPMOE_GM U* headers, int32_t row) const {
+  template <typename V>
+  HPMOE_FUNCTION HPMOE_GM V* Landing(HPMOE_GM V* headers, int32_t row) const {
     return rank_.heap.At(headers + row_ + row, owner_);
   }
 
@@ -164,11 +172,13 @@ class RowPut : VectorTile {
   RowCopies<T> copies_{rank_.Cols(kind_.written), sets_};
   const AscendC::LocalTensor<int32_t> slots_ =
       UbTensor<int32_t>(kUbSlots, kWindowRows);
+  const AscendC::LocalTensor<float> scales_ =
+      UbTensor<float>(kUbMadeScales, kWindowRows);
 };
 
 // Puts a task's rows to the rank of its expert, each once, and beside them what
 // they are to be copied to there.
-template <typename T>
+template <typename T, typename U>
 class OncePut : VectorTile {
  public:
   HPMOE_FUNCTION OncePut(const TaskDesc& task, const RankTensors& rank,
@@ -202,9 +212,15 @@ class OncePut : VectorTile {
     for (int32_t i = 0; i < count; ++i) {
       // A row has one copy at least, its first.
       const int64_t token = slots_.GetValue(i * per_) / rank_.image.top_k;
-      HPMOE_GM T* const to = rank_.At<T>(kind_.written, row_ + begin + i, 0);
-      copies_.Copy(rank_.heap.At(to, owner_),
-                   rank_.At<T>(kind_.left, token, 0));
+      HPMOE_GM T* const from = rank_.At<T>(kind_.left, token, 0);
+      HPMOE_GM U* const to = rank_.heap.At(
+          rank_.At<U>(kind_.written, row_ + begin + i, 0), owner_);
+      if constexpr (kIsCode<U>) {
+        scales_.SetValue(i, QuantiseRow(StoredRow<T>{from},
+                                        rank_.Cols(kind_.written), to, sets_));
+      } else {
+        copies_.Copy(to, from);
+      }
     }
     copies_.Flush();
     // Behind the rows: what they waited for has brought in the rest too.
@@ -213,6 +229,11 @@ class OncePut : VectorTile {
     MoveOut(rank_.heap.At(rank_.args.copy_slot + at, owner_), slots_, box);
     MoveOut(rank_.heap.At(rank_.args.copy_weight + at, owner_), weights_,
             {copies, 1, 1});
+    if constexpr (kIsCode<U>) {
+      StoreScales(
+          rank_.heap.At(rank_.RowScale(kind_.written, row_ + begin), owner_),
+          scales_, count);
+    }
   }
 
  private:
@@ -224,9 +245,12 @@ class OncePut : VectorTile {
       UbTensor<int32_t>(kUbSlots, kWindowRows);
   const AscendC::LocalTensor<int32_t> places_ =
       UbTensor<int32_t>(kUbDots, kWindowRows);
+  const AscendC::LocalTensor<float> scales_ =
+      UbTensor<float>(kUbMadeScales, kWindowRows);
 };
 
 // Copies relayed rows to the rows of their experts, and writes their headers.
+// `T` is what a row is made of: storage, or codes, whose scales go with them.
 template <typename T>
 class RowRelay : VectorTile {
  public:
@@ -259,7 +283,11 @@ class RowRelay : VectorTile {
     const int32_t cols = rank_.Cols(kind_.written), beside = i * kBlockFloats;
     HPMOE_GM T* const from = rank_.At<T>(kind_.left, row, 0);
     HPMOE_GM T* const to = rank_.At<T>(kind_.written, place, 0);
-    if (rank_.IsWeighted(kind_)) {
+    if constexpr (kIsCode<T>) {
+      CopyRow(to, from, cols, sets_);
+      CopyRow(rank_.RowScale(kind_.written, place),
+              rank_.RowScale(kind_.left, row), 1, sets_);
+    } else if (rank_.IsWeighted(kind_)) {
       CopyScaledRow(to, from, cols, weights_.GetValue(beside), sets_);
     } else {
       CopyRow(to, from, cols, sets_);
@@ -275,18 +303,19 @@ class RowRelay : VectorTile {
       UbTensor<int32_t>(kUbDots, kWindowRows* kBlockFloats);
 };
 
-// Of the rank's row headers their slots, or rows of copies: a window of them in
-// UB.  Puts write headers
-// during a launch, so the scalar unit must not read them where they lie.
-class HeaderSlots {
+// Words beside the rank's rows, a window of them in UB at kPlace.  They are
+// written during a launch, so the scalar unit must not read them where they
+// lie.
+template <typename T, uint32_t kPlace>
+class RowWords {
  public:
   // Of rows before `end`; later ones may still be on their way.
-  HPMOE_FUNCTION HeaderSlots(HPMOE_GM int32_t* headers, int64_t end)
-      : headers_(headers), end_(end) {}
+  HPMOE_FUNCTION RowWords(HPMOE_GM T* words, int64_t end)
+      : words_(words), end_(end) {}
 
-  HPMOE_FUNCTION int32_t operator[](int64_t row) {
+  HPMOE_FUNCTION T operator[](int64_t row) {
     if (row < begin_ || row >= begin_ + count_) Load(row);
-    return slots_.GetValue(static_cast<int32_t>(row - begin_));
+    return window_.GetValue(static_cast<int32_t>(row - begin_));
   }
 
  private:
@@ -296,23 +325,27 @@ class HeaderSlots {
     count_ = left < kWindowRows ? static_cast<int32_t>(left) : kWindowRows;
     // The window that was there has been read.
     AwaitReads();
-    MoveIn(slots_, headers_ + row, {1, count_, count_});
+    MoveIn(window_, words_ + row, {1, count_, count_});
     AwaitMoveIn();
   }
 
-  HPMOE_GM int32_t* const headers_;
+  HPMOE_GM T* const words_;
   const int64_t end_;
   int64_t begin_ = 0;
   int32_t count_ = 0;
-  const AscendC::LocalTensor<int32_t> slots_ =
-      UbTensor<int32_t>(kUbSlots, kWindowRows);
+  const AscendC::LocalTensor<T> window_ = UbTensor<T>(kPlace, kWindowRows);
 };
+using HeaderSlots = RowWords<int32_t, kUbSlots>;  // slots, or rows of copies
+using HeaderScales = RowWords<float, kUbScales>;
+
+HPMOE_FUNCTION int64_t EndRow(const TaskDesc& task, const RankTensors& rank) {
+  return FirstRow(task, rank.plan) + RealRows(task, rank.plan).count();
+}
 
 // What says where the rows of a task go.
 HPMOE_FUNCTION HeaderSlots SlotsOf(const TaskDesc& task,
                                    const RankTensors& rank) {
-  const int64_t end =
-      FirstRow(task, rank.plan) + RealRows(task, rank.plan).count();
+  const int64_t end = EndRow(task, rank);
   if (FormOf(task) != Form::kRelayTile) {
     return HeaderSlots(rank.args.header_slot, end);
   }
@@ -344,6 +377,67 @@ HPMOE_FUNCTION void SendHome(const TaskDesc& task, const RankTensors& rank,
   ForEachReturned(task, rank.plan, slots,
                   HomeRow<T>{rank, from, to, cols, &copies});
   copies.Flush();
+}
+
+// Sends what the sums of one row mean, as it is stored.
+template <typename T>
+struct HomeSums {
+  const RankTensors& rank;
+  const KindRow& kind;
+  const int32_t expert;
+  HeaderScales* const scales;
+  Sets* const sets;
+
+  HPMOE_FUNCTION void operator()(int32_t row, int32_t source,
+                                 int32_t slot) const {
+    HPMOE_GM T* const to =
+        rank.heap.At(rank.At<T>(kind.written, slot, 0), source);
+    HPMOE_GM int32_t* const from = rank.At<int32_t>(kind.left, row, 0);
+    const float scale = (*scales)[row];
+    const int32_t cols = rank.Cols(kind.left);
+    const Pass pass = PassOf<T>(cols, 8 + sizeof(T));
+    for (int32_t col = 0; col < cols; col += pass.cols) {
+      Send(to + col, from + col, rank.ColScale(kWDown, expert, col), scale,
+           Least(pass.cols, cols - col));
+    }
+  }
+
+ private:
+  HPMOE_FUNCTION void Send(HPMOE_GM T* to, HPMOE_GM int32_t* from,
+                           HPMOE_GM float* col_scales, float scale,
+                           int32_t cols) const {
+    const int32_t width = WidthOf<T>(cols);
+    const Box box = {1, cols, cols};
+    sets->Load();
+    const AscendC::LocalTensor<int32_t> sums = sets->Take<int32_t>(width);
+    const AscendC::LocalTensor<float> of_cols = sets->Take<float>(width);
+    MoveIn(sums, from, box);
+    MoveIn(of_cols, col_scales, box);
+    sets->Compute();
+    const AscendC::LocalTensor<float> values =
+        Dequantise(sums, scale, of_cols, WidthOf<float>(cols));
+    const Rows32<T> row = {sets->Take<T>(width), values};
+    if constexpr (kIsFloat<T>) {
+      sets->StoreComputed();
+      MoveOut(to, values, box);
+    } else {
+      Narrow(row, width);
+      sets->StoreComputed();
+      MoveOut(to, row.stored, box);
+    }
+    sets->End();
+  }
+};
+
+template <typename T>
+HPMOE_FUNCTION void PutSumsHome(const TaskDesc& task, const RankTensors& rank,
+                                Sets* sets) {
+  const KindRow kind = KindRowOf(task);
+  HeaderSlots slots = SlotsOf(task, rank);
+  HeaderScales scales(rank.args.scales[kActivation], EndRow(task, rank));
+  ForEachReturned(task, rank.plan, slots,
+                  HomeSums<T>{rank, kind, task.expert, &scales, sets});
+  Fence();
 }
 
 template <typename T>

@@ -6,6 +6,7 @@
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/rank_tensors.h"
 #include "backend_ascend/device/megakernel/symmetric_memory.h"
+#include "backend_ascend/device/megakernel/vector_codes.h"
 #include "backend_ascend/device/megakernel/vector_memory.h"
 #include "backend_ascend/device/megakernel/vector_puts.h"
 #include "backend_ascend/device/megakernel/vector_swiglu.h"
@@ -13,8 +14,9 @@
 
 namespace hpmoe {
 
-// `T` is the storage: float or bfloat16_t.
-template <typename T>
+// `T` is the storage: float or bfloat16_t; `U` what products are of: T, or
+// int8_t.
+template <typename T, typename U>
 class VectorWorker {
  public:
   static constexpr Unit kUnit = kAiv;
@@ -29,23 +31,19 @@ class VectorWorker {
   HPMOE_FUNCTION void Run(const TaskDesc& task) {
     switch (KindRowOf(task).work) {
       case Work::kPutRows:
-        return RowPut<T>(task, rank_, &sets_).Run();
+        return RowPut<T, U>(task, rank_, &sets_).Run();
       case Work::kActivation:
-        return SwigluTileOnUb<T>(task, rank_, &sets_).Run();
-      case Work::kActivationGrad:
-        return SwigluGradOnUb<T>(task, rank_, &sets_).Run();
+        return Activation(task);
       case Work::kPutHome:
-        return PutHome<T>(task, rank_, &sets_);
+        return ReturnRows(task);
       case Work::kSumSlots:
         return SlotSum<T>(task, rank_, &sets_).Run();
-      case Work::kWeightDots:
-        return WeightDots<T>(task, rank_, &sets_).Run();
       case Work::kPutOnce:
-        return OncePut<T>(task, rank_, &sets_).Run();
+        return OncePut<T, U>(task, rank_, &sets_).Run();
       case Work::kRelayRows:
-        return RowRelay<T>(task, rank_, &sets_).Run();
-      default:  // a cube core's
-        return;
+        return RowRelay<U>(task, rank_, &sets_).Run();
+      default:
+        return Gradient(task);
     }
   }
 
@@ -54,6 +52,34 @@ class VectorWorker {
   }
 
  private:
+  HPMOE_FUNCTION void Activation(const TaskDesc& task) {
+    if constexpr (kIsCode<U>) {
+      CodeSwiglu<T>(task, rank_, &sets_).Run();
+    } else {
+      SwigluTileOnUb<T>(task, rank_, &sets_).Run();
+    }
+  }
+
+  HPMOE_FUNCTION void ReturnRows(const TaskDesc& task) {
+    if constexpr (kIsCode<U>) {
+      PutSumsHome<T>(task, rank_, &sets_);
+    } else {
+      PutHome<T>(task, rank_, &sets_);
+    }
+  }
+
+  // Codes have none; else it is a cube core's.
+  HPMOE_FUNCTION void Gradient(const TaskDesc& task) {
+    if constexpr (!kIsCode<U>) {
+      const Work work = KindRowOf(task).work;
+      if (work == Work::kActivationGrad) {
+        SwigluGradOnUb<T>(task, rank_, &sets_).Run();
+      } else if (work == Work::kWeightDots) {
+        WeightDots<T>(task, rank_, &sets_).Run();
+      }
+    }
+  }
+
   const RankTensors& rank_;
   Sets sets_;
 };

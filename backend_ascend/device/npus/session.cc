@@ -161,7 +161,7 @@ End Session::Load(const hpmoe_npus_call& call, const LoadedImage** image) {
                                   std::to_string(num_ranks_) + " ranks, got " +
                                   std::to_string(view.header->num_ranks)};
   }
-  HPMOE_TRY(FromStatus(CheckTarget(view)));
+  HPMOE_TRY(FromStatus(CheckNpuTarget(view)));
   *image = loaded.get();
   images_.push_back(std::move(loaded));
   return {};

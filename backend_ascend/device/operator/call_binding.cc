@@ -69,7 +69,7 @@ nb::bytes Tables(const Bytes& bytes, const Ids& topk_ids) {
 
 nb::bytes State(const Bytes& bytes) {
   const LoadedImage image = Load(bytes);
-  Check(CheckTarget(image.view()));
+  Check(CheckNpuTarget(image.view()));
   const CallLayout layout = LayoutOf(image.header());
   std::vector<char> blob(layout.bytes[kState]);
   std::fill_n(Find(layout.args.header_slot, blob.data()),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "backend_ascend/host/tiles/poison.h"
 #include "backend_ascend/host/tiles/storage.h"
@@ -23,6 +24,18 @@ void CopyPadding(const char* from, int64_t elements, T poison, T nan,
   T* const out = reinterpret_cast<T*>(to);
   for (int64_t i = 0; i < elements; ++i) {
     out[i] = bits[i] == poison ? 0 : bits[i] == 0 ? nan : bits[i];
+  }
+}
+
+// Of elements of so many bytes.
+void CopyPadding(const char* from, int64_t elements, int64_t element_bytes,
+                 char* to) {
+  if (element_bytes == 1) {
+    CopyPadding<uint8_t>(from, elements, kPoison8, kPoison8, to);
+  } else if (element_bytes == 2) {
+    CopyPadding<uint16_t>(from, elements, kPoison16, kQuietNan >> 16, to);
+  } else {
+    CopyPadding<uint32_t>(from, elements, kPoison, kQuietNan, to);
   }
 }
 
@@ -149,6 +162,11 @@ void DeviceMemory::FillBuffer(int b) {
       std::memcpy(to,
                   static_cast<const char*>(tensors_.buffers[b]) + rank * bytes,
                   bytes);
+      const int64_t scales = ScalesOfRank(header_, b);
+      if (scales > 0) {
+        std::copy_n(tensors_.scales[b] + rank * scales, scales,
+                    args_[rank]->scales[b]);
+      }
     }
   }
 }
@@ -167,17 +185,30 @@ void DeviceMemory::Begin(const std::vector<uint64_t>& image) {
 }
 
 bool DeviceMemory::CopyIn(uint64_t begin, uint64_t bytes) const {
+  // Of an array `at` of a rank, that of all ranks `from`.
+  const auto copied = [&](const void* at, const void* from, int32_t rank,
+                          uint64_t size) -> std::optional<bool> {
+    const auto first = reinterpret_cast<uint64_t>(at);
+    if (begin < first || begin + bytes > first + size) return std::nullopt;
+    auto* const to = reinterpret_cast<char*>(begin);
+    const char* const source =
+        static_cast<const char*>(from) + rank * size + (begin - first);
+    const bool differ = std::memcmp(to, source, bytes) != 0;
+    std::memcpy(to, source, bytes);
+    return differ;
+  };
   for (int b = 0; b < kNumBuffers; ++b) {
-    const uint64_t size = IsWritten(header_, b) ? BytesOfRank(header_, b) : 0;
+    if (!IsWritten(header_, b)) continue;
     for (int32_t rank = 0; rank < header_.num_ranks; ++rank) {
-      const auto first = reinterpret_cast<uint64_t>(args_[rank]->buffers[b]);
-      if (begin < first || begin + bytes > first + size) continue;
-      auto* const to = reinterpret_cast<char*>(begin);
-      const char* const from = static_cast<const char*>(tensors_.buffers[b]) +
-                               rank * size + (begin - first);
-      const bool differ = std::memcmp(to, from, bytes) != 0;
-      std::memcpy(to, from, bytes);
-      return differ;
+      const LaunchArgs& args = *args_[rank];
+      if (const auto differ = copied(args.buffers[b], tensors_.buffers[b], rank,
+                                     BytesOfRank(header_, b))) {
+        return *differ;
+      }
+      if (const auto differ = copied(args.scales[b], tensors_.scales[b], rank,
+                                     ScalesOfRank(header_, b) * 4)) {
+        return *differ;
+      }
     }
   }
   return false;
@@ -201,14 +232,21 @@ void DeviceMemory::CopyBuffer(int b) const {
                                     shape.cols * shape.element_bytes
                               : bytes;
     std::memcpy(to, from, valid);
-    const int64_t rest = (bytes - valid) / shape.element_bytes;
-    if (shape.element_bytes == 2) {
-      CopyPadding<uint16_t>(from + valid, rest, kPoison16, kQuietNan >> 16,
-                            to + valid);
-    } else {
-      CopyPadding<uint32_t>(from + valid, rest, kPoison, kQuietNan, to + valid);
-    }
+    CopyPadding(from + valid, (bytes - valid) / shape.element_bytes,
+                shape.element_bytes, to + valid);
+    if (ScalesOfRank(header_, b) > 0) CopyScales(b, rank);
   }
+}
+
+// Beside rows of codes, which are packed.
+void DeviceMemory::CopyScales(int b, int32_t rank) const {
+  const int64_t count = ScalesOfRank(header_, b);
+  const int64_t valid = SlicesOf(plan_, b).rank_rows[rank];
+  const float* const from = args_[rank]->scales[b];
+  float* const to = tensors_.scales[b] + rank * count;
+  std::copy_n(from, valid, to);
+  CopyPadding(reinterpret_cast<const char*>(from + valid), count - valid,
+              sizeof(float), reinterpret_cast<char*>(to + valid));
 }
 
 }  // namespace hpmoe

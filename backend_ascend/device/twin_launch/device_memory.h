@@ -67,6 +67,7 @@ class DeviceMemory {
   void Fill();
   void FillBuffer(int b);
   void CopyBuffer(int b) const;
+  void CopyScales(int b, int32_t rank) const;
 
   const ImageView& view_;
   const ImageHeader& header_;

@@ -101,6 +101,26 @@ def make_inputs(
   )
 
 
+def make_code_inputs(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  routing: str = 'uniform',
+  exact: bool = False,
+) -> dict[str, np.ndarray]:
+  """Returns the inputs of a policy of codes; a token of a rank is zeros."""
+  values = dataclasses.replace(policy, quantised='', rows='', points=())
+  inputs = make_inputs(config, values, routing, exact)
+  inputs['x'][:, 0] = 0
+  generator = rng(config, _data_name(values), routing, exact, 'codes')
+  for name in ('w_gate_up', 'w_down'):
+    shape = inputs.pop(name).shape
+    codes = generator.integers(-127, 128, shape, np.int8)
+    scales = generator.uniform(1e-3, 1e-2, (*shape[:2], 1, shape[-1]))
+    inputs[f'{name}_codes'] = codes
+    inputs[f'{name}_scales'] = scales.astype(np.float32)
+  return inputs
+
+
 def compile_layer(config, policy=precision.PrecisionPolicy(), **options):
   """Returns the image of a layer."""
   return compiler.compile_forward(
