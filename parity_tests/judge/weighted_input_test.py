@@ -7,7 +7,9 @@ import dataclasses
 
 import pytest
 
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import quantised_inputs
+from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
@@ -107,6 +109,12 @@ def test_where_a_weight_multiplied_is_named(placement):
   # Of rows of x alone, every other placement makes copies.
   pattern = next(r.failure.pattern for r in rows if r.failure)
   assert 'as if the routing weight multiplied at combine; --pl' in pattern
+
+
+def test_our_backend_refuses_it():
+  message = '^placement: expected one of .* with backend_ascend, got input'
+  with pytest.raises(ValueError, match=message):
+    check.run(check.Request(case_lib.Case(placement='input')))
 
 
 def test_tokens_that_are_quantised_before_are_no_codes_of_its_rows():
