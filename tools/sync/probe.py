@@ -124,6 +124,8 @@ def _code_cases(order, small, deep, wide, tall) -> Iterator[Case]:
     for name, options in (('fine', _FINE), ('mixed', _MIXED)):
       travel = dict(options, relay=relay)
       yield Case(f'codes {name} {title}', small, _CODES, travel, order)
+  floats = dataclasses.replace(_CODES, storage='float32')
+  yield Case(f'codes float32 {order.order}', small, floats, _FINE, order)
   yield Case(f'codes deep {order.order}', deep, _CODES, _COARSE, order)
   yield Case(f'codes wide {order.order}', wide, _CODES, _WIDE, order)
   high = dict(_HIGH, put_rows=160)
