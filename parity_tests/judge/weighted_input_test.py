@@ -76,7 +76,7 @@ def test_a_right_kernel_passes(parts, dtype, everything):
     (('input', 'combine'), 'y'),
   ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_kernel_that_weighs_elsewhere_fails(
   placements, stage, dtype, everything
 ):
@@ -87,8 +87,8 @@ def test_a_kernel_that_weighs_elsewhere_fails(
   assert (stage if everything else 'y') in failed_stages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('dtype', _DTYPES)
-@pytest.mark.few(1)
 def test_gradients_of_weights_elsewhere_fail(dtype):
   kernel = _Weighted(trial.blas, placements=('before_down',))
 
