@@ -74,11 +74,13 @@ def _clip(
   """Returns `heads` within the model's limit on both sides, if it has one."""
   if not (limit := run.config.clip_qkv):
     return heads
+  # MindSpore on a CPU selects no bfloat16.
+  wide = heads.astype(run.nn.wide(heads.dtype))
   for bound in (limit, -limit):
-    edge = run.nn.constant(bound, heads)
-    is_beyond = heads > edge if bound > 0 else heads < edge
-    heads = run.nn.select(is_beyond, edge, heads)
-  return heads
+    edge = run.nn.constant(bound, heads).astype(wide.dtype)
+    is_beyond = wide > edge if bound > 0 else wide < edge
+    wide = run.nn.select(is_beyond, edge, wide)
+  return wide.astype(heads.dtype)
 
 
 def split_gate(

@@ -221,6 +221,9 @@ _CODES: tuple[tuple[str, Bug], ...] = (
   ),
   ('codes were of the next row', lambda w: w.roll_rows(w.expected, -1)),
   ('codes were of the previous row', lambda w: w.roll_rows(w.expected, 1)),
+  # Over the end of an expert's rows.
+  ('codes were of the next row', lambda w: np.roll(w.expected, -1, 0)),
+  ('codes were of the previous row', lambda w: np.roll(w.expected, 1, 0)),
   ('codes were of the next column', lambda w: np.roll(w.expected, -1, 1)),
   ('codes were of the previous column', lambda w: np.roll(w.expected, 1, 1)),
   ('codes of even and odd columns were swapped', lambda w: _swap(w.expected)),

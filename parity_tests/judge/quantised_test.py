@@ -155,9 +155,9 @@ def read_expert(name, inputs, index):
   if name.startswith('b_'):
     return np.float32(0)
   codes, scales = (inputs[name + part][index] for part in ('_codes', '_scales'))
-  assert name not in inputs and quantised_inputs.dtype == np.uint8
+  assert name not in inputs and codes.dtype == np.uint8
   low, high = codes & 15, codes >> 4
-  codes = np.stack([low, high], 1).reshape(-1, quantised_inputs.shape[1])
+  codes = np.stack([low, high], 1).reshape(-1, codes.shape[1])
   table = np.float32([0, .5, 1, 1.5, 2, 3, 4, 6])
   values = np.where(codes & 8, -1, 1) * table[codes & 7]
   scales = np.float32(2) ** (scales.astype(np.int32) - 127)
