@@ -1,9 +1,10 @@
-"""What drawn arrays were made from, so that large ones need not be hashed.
+"""What large arrays were made from, so that they need not be hashed.
 
 An array that `note` was told of is known by its recipe: the names and numbers
-from which it was drawn, and a digest of the source text that drew it.  It is
-read-only from then on, and whatever is made of it, a part say, is another array
-without a recipe.
+from which it was drawn, and a digest of the source text that drew it.  The
+result of a program is known by the digest of the program and its arguments.
+Such an array is read-only from then on, and whatever is made of it, a part say,
+is another array without a recipe.
 """
 
 import hashlib
@@ -33,8 +34,21 @@ def note(array: np.ndarray, *recipe: object) -> np.ndarray:
     cache_key.digest_package('hpmoe.parity_tests.case'),
     repr((recipe, array.shape, array.dtype.name)),
   )
+  digest = hashlib.sha256('\n'.join(text).encode()).digest()
+  return note_digest(array, digest)
+
+
+def note_digest(array: np.ndarray, digest: bytes) -> np.ndarray:
+  """Returns an array, read-only and known by a digest if it is large.
+
+  Args:
+    array: not to be changed any more.
+    digest: of all that its bits depend on.
+  """
+  if array.nbytes < LEAST_BYTES:
+    return array
   array.flags.writeable = False
-  _digest_by_id[id(array)] = hashlib.sha256('\n'.join(text).encode()).digest()
+  _digest_by_id[id(array)] = digest
   weakref.finalize(array, _digest_by_id.pop, id(array), None).atexit = False
   return array
 

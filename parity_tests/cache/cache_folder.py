@@ -16,7 +16,7 @@ VARIABLE = 'HPMOE_CACHE'
 DISABLED = 'off'
 # Largest total size of the files of each folder.
 MAX_PROGRAM_BYTES = 64 << 20
-MAX_RESULT_BYTES = 512 << 20
+MAX_RESULT_BYTES = 1 << 30
 # Folder of results in that of programs.
 RESULTS = 'answers'
 # A partly written file older than this was left behind by a killed process.

@@ -40,6 +40,11 @@ class CachedResult:
     self._folder, self._key = folder / cache_folder.RESULTS, key
     self._max_bytes = max_bytes
 
+  @property
+  def digest(self) -> bytes:
+    """Of the program and of its arguments."""
+    return cache_file.digest([memoryview(self._key)])
+
   @classmethod
   def locate(
     cls, folder: pathlib.Path, key: bytes, leaves, limits: Limits | None = None
@@ -92,15 +97,13 @@ class CachedResult:
       cache_file.write(self._folder, self._key, head, *views)
 
 
-def get_or_run(
-  folder: pathlib.Path,
-  key: bytes,
-  leaves,
-  compute,
-  limits: Limits | None = None,
-):
-  """Returns the cached result of key and arrays, or computes and caches it."""
-  cached = CachedResult.locate(folder, key, leaves, limits)
+def get_or_run(cached: CachedResult | None, compute: Callable[[], Any]):
+  """Returns a cached result, or computes and caches it.
+
+  Args:
+    cached: the place of the result; None: it is not to be cached.
+    compute: computes a tree of arrays.
+  """
   result = None if cached is None else cached.load()
   if result is None:
     result = compute()
@@ -140,4 +143,5 @@ def get_or_compute(
   environment = cache_key.describe_environment()
   text = cache_key.digest_package(package)
   key = '\n'.join((*environment, text, *map(repr, key_parts)))
-  return get_or_run(folder, key.encode(), leaves, compute, limits)
+  cached = CachedResult.locate(folder, key.encode(), leaves, limits)
+  return get_or_run(cached, compute)

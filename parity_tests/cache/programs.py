@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.parity_tests.cache import array_recipes
 from hpmoe.parity_tests.cache import cache_file
 from hpmoe.parity_tests.cache import cache_folder
 from hpmoe.parity_tests.cache import cache_key
@@ -61,6 +62,7 @@ class Program:
     function: Callable[..., Any] | str,
     static: int,
     compiled: bool = True,
+    max_result: int | None = None,
   ):
     """Wraps a function.
 
@@ -69,9 +71,11 @@ class Program:
         to import it only when it is needed.
       static: how many of its first arguments are not arrays.
       compiled: False: it runs operation by operation; only results are cached.
+      max_result: bytes, the largest result that is cached; None:
+        `cached_results.MAX_BYTES`.
     """
     self._function, self._static = function, static
-    self._compiled = compiled
+    self._compiled, self._max_result = compiled, max_result
     self._programs: dict[bytes, Compiled] = {}
 
   @functools.cached_property
@@ -120,7 +124,11 @@ class Program:
       with on_cpu():
         return self._run(folder, key, args)
 
-    return cached_results.get_or_run(folder, key, leaves, run)
+    limit = cached_results.MAX_BYTES
+    limits = cached_results.Limits(limit, self._max_result or limit)
+    cached = cached_results.CachedResult.locate(folder, key, leaves, limits)
+    result = cached_results.get_or_run(cached, run)
+    return result if cached is None else _note(result, cached.digest)
 
   def _run(self, folder: pathlib.Path, key: bytes, args: tuple):
     import jax
@@ -171,6 +179,13 @@ class Program:
     text = cache_key.digest_module(module)
     parts = (f'{module}.{name}', text, *map(repr, arguments))
     return '\n'.join((*cache_key.describe_environment(), *parts)).encode()
+
+
+def _note(result, digest: bytes):
+  """Returns a result; one large array is not hashed where it is read."""
+  if getattr(result, 'nbytes', 0) < array_recipes.LEAST_BYTES:
+    return result
+  return array_recipes.note_digest(np.asarray(result), digest)
 
 
 def _name_narrow_float(leaf) -> str:

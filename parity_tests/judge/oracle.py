@@ -24,6 +24,10 @@ from hpmoe.reference.contract import tensors
 Tensors = Mapping[str, np.ndarray]
 
 stage = programs.Program('hpmoe.reference.stages:run', 3)
+# To multiply takes far longer than to read the product.
+_multiply = programs.Program(
+  'hpmoe.reference.stages:run', 3, max_result=128 << 20
+)
 _of_many_dtypes = programs.Program('hpmoe.reference.stages:run', 3)
 _uncompiled = programs.Program('hpmoe.reference.stages:run', 3, compiled=False)
 _store_rounded = programs.Program(
@@ -33,7 +37,6 @@ _store_rounded = programs.Program(
 _multiply_router_rows = programs.Program(
   'hpmoe.reference.expert_gemm_grad:router_rows_grad', 1, compiled=False
 )
-_run_stage = contextvars.ContextVar[Callable]('run_stage', default=stage)
 # Stages whose bits depend on the activation.
 _ACTIVATED = (
   *('activation', 'd_gate_up', 'd_topk_weights'),
@@ -46,6 +49,19 @@ _WITH_GEMM = {
   *tensors.WEIGHT_GRADS,
   'd_topk_weights',
 }
+
+
+def _run_program(
+  name: str,
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  arrays: Tensors,
+) -> array_typing.Array:
+  program = _multiply if name in tensors.GEMMS else stage
+  return program(name, config, policy, arrays)
+
+
+_run_stage = contextvars.ContextVar[Callable]('run', default=_run_program)
 _ANY_ACTIVATION = dict(activation='swiglu', alpha=1.0, limit=0.0, offset=0.0)
 # Fields on which no plan depends.
 _ANY_COLUMNS: Mapping[str, Any] = dict(
