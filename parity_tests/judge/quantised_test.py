@@ -359,7 +359,14 @@ def test_a_right_quantiser_of_rows_passes(form, rows, quantiser):
   coded = {r.stage: r.histogram for r in report.results if _has_codes(r)}
   assert [*coded] == ['activation']
   assert coded['activation'].codes > 0
-  assert coded['activation'].moved_codes <= coded['activation'].codes // 50
+  # A code differs where a float32 error e moves a bfloat16 number by its
+  # spacing s, with the probability e / s, and that moves the code, with s over
+  # the step S of codes: e / S.  Of a value v, e is 2^-21 v at most (silu's 3.5
+  # units in the last place, and a product), S 2^-4 v of e4m3 and 2^-7 v of
+  # int8, and s 2^-8 v: 2^-14.  The largest of a group moves likewise with e / s
+  # = 2^-13, and then each code of the group with s / S, below 1: 2^-13.  Both
+  # come to 0.7 of 3,744 codes.
+  assert coded['activation'].moved_codes <= coded['activation'].codes // 1000
 
 
 def _has_codes(result: verdicts.Result) -> bool:

@@ -309,7 +309,9 @@ class _ToleranceRules:
     measured = shares_lib.measure_shares(cut, first, errors, limits)
     if not self._form:
       return measured
-    moved_codes, codes = shares_lib.count_moved(self._form, actual, value.value)
+    moved_codes, codes = shares_lib.count_moved(
+      self._form, actual, value.value, self._dtype
+    )
     return dataclasses.replace(measured, moved_codes=moved_codes, codes=codes)
 
   def _power(

@@ -86,9 +86,25 @@ def test_codes_that_moved_are_counted(form):
   golden = rng.standard_normal((4, 256))
   actual = golden.astype(np.float32)
 
-  assert shares_lib.count_moved(form, actual, golden) == (0, 1024)
+  assert shares_lib.count_moved(form, actual, golden, 'float32') == (0, 1024)
   actual[1, 7] *= -1
   actual[2] = actual[2].astype(ml_dtypes.bfloat16)
   actual[3, 0] = np.nan
-  moved_codes, codes = shares_lib.count_moved(form, actual, golden)
+  moved_codes, codes = shares_lib.count_moved(form, actual, golden, 'float32')
   assert codes == 1024 and 2 <= moved_codes < 200
+
+
+@pytest.mark.parametrize('form', ['int8_token', 'e4m3_1x128', 'mxfp8'])
+def test_what_storage_rounds_has_not_moved(form):
+  golden = np.random.default_rng(0).standard_normal((64, 256))
+  right = golden.astype(ml_dtypes.bfloat16)
+  # Truncated to bfloat16, not rounded.
+  bits = golden.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
+  cut = bits.view(np.float32).astype(ml_dtypes.bfloat16)
+
+  counts = [
+    shares_lib.count_moved(form, actual, golden, 'bfloat16')[0]
+    for actual in (right, cut)
+  ]
+
+  assert counts[0] == 0 and counts[1] > golden.size // 100
