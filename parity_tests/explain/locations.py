@@ -7,6 +7,7 @@ import numpy as np
 
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.explain import failed_stage
+from hpmoe.parity_tests.judge import verdicts
 
 # Of tokens that a block of a kernel takes, the largest first.
 _MULTIPLES = (128, 64, 32, 16, 8, 4)
@@ -17,6 +18,7 @@ _FEWEST_ROWS = 3
 _MOST_WRONG = 0.75
 # More experts are not paired.
 _MOST_SUSPECTS = 24
+_ROWS_OF_EXPERTS = 'only in rows of expert'
 
 
 def locate_nan_gates(stage: failed_stage.FailedStage) -> str:
@@ -41,12 +43,17 @@ def locate(stage: failed_stage.FailedStage) -> str:
   """Returns where in its rank a stage is wrong; '' if that tells nothing."""
   bad = stage.tiling.rows(stage.name, stage.bad, stage.rank)
   cut = stage.tiling.cut(stage.name, stage.rank)
-  parts = [
+  experts = _describe_experts(stage)
+  rows = (
     _describe_unserved(stage)
     or _describe_tokens(stage, bad.any(axis=1))
-    or _describe_rows(cut, bad.any(axis=1)),
+    or _describe_rows(cut, bad.any(axis=1))
+  )
+  parts = [
+    # Experts of all ranks say what those of one rank do.
+    '' if experts and rows.startswith(_ROWS_OF_EXPERTS) else rows,
     _describe_stretch('column', bad.any(axis=0)),
-    _describe_experts(stage) or _describe_rank(stage),
+    experts or _describe_rank(stage),
   ]
   return ', '.join(part for part in parts if part)
 
@@ -114,8 +121,9 @@ def _describe_experts(stage: failed_stage.FailedStage) -> str:
     return ''
   names = ' or '.join(map(str, group))
   if stage.name in ('y', 'dx'):
-    return f'all wrong tokens, and no others, chose expert {names}'
-  return f'only in rows of experts {" and ".join(map(str, group))}'
+    return f'{verdicts.GUILTY_TOKENS} {names}'
+  noun = f'{_ROWS_OF_EXPERTS}{"s" * (len(group) > 1)}'
+  return f'{noun} {" and ".join(map(str, group))}'
 
 
 def _is_telling(is_wrong: np.ndarray, count: int) -> bool:
@@ -189,7 +197,7 @@ def _describe_rows(cut: tiles.Cut, bad: np.ndarray) -> str:
     block = cut.block[tile_rows.pop()]
     return f'only in row block {block}{_of_expert(expert[positions[0]])}'
   if len({*expert}) > 1 and len({*expert[positions]}) == 1:
-    return f'only in rows of expert {expert[positions[0]]}'
+    return f'{_ROWS_OF_EXPERTS} {expert[positions[0]]}'
   ends = _find_tails(expert, bad)
   if ends:
     return ends

@@ -91,7 +91,7 @@ BUGS = {
   'exchange': (
     change_inputs(w_gate_up=exchange_experts, w_down=exchange_experts),
     EXCHANGED + 'only in rows of experts 4 and 6',
-    EXCHANGED + 'all wrong tokens, and no others, chose expert 4 or 6',
+    EXCHANGED + 'all bad tokens, and no others, went to expert 4 or 6',
   ),
   'one element': (change_y(scale_element), ELEMENT, ''),
   'one token': (change_y(scale_token), f'* expected; {ROW}', ''),
@@ -148,6 +148,39 @@ def test_a_bug_is_named_by_where_and_how_far(bug, everything, dtype):
   assert (words if everything or not from_y else from_y) in pattern
   assert 'other' not in pattern.replace('no others', '')
   assert explain.BESIDE not in pattern
+
+
+@pytest.mark.parametrize(
+  ('names', 'place'),
+  [
+    (('gate_up', 'y'), 'only in rows of expert 3'),
+    (('y',), 'all bad tokens, and no others, went to expert 3'),
+  ],
+)
+def test_one_expert_is_named_once_with_what_to_return(names, place):
+  # given: expert 3 has a weight with noise, which has no name
+  noise = np.random.default_rng(5).normal(size=256).astype(np.float32)
+
+  def disturb(w):
+    w.reshape(-1, *w.shape[2:])[3] *= noise[: w.shape[-1]]
+    return w
+
+  def function(inputs, config, policy):
+    computed = change_inputs(w_gate_up=disturb)(config, policy, inputs)
+    return {name: computed[name] for name in names}
+
+  function.activations = ('swiglu',)
+  # when
+  case = case_lib.Case(preset='small', dtype='float32')
+  report = api.check(function, case, lanes=('bounded',), repeat=1)
+  # then
+  failure = report.first_failure
+  text = f'{failure.pattern}; {failure.hint}'
+  assert failure.stage == names[0]
+  assert text.count(place) == text.count('expert 3') == 1
+  assert 'experts 3' not in text
+  if len(names) == 1:
+    assert 'return expert_in, gate_up' in failure.hint
 
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float32'])

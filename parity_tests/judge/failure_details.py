@@ -51,7 +51,7 @@ def add_hints(
     failure = result.failure
     hint = hints.get(verdicts.tensor_of(result.stage))
     if failure is not None and hint:
-      failure = dataclasses.replace(failure, hint=failure.hint or hint)
+      failure = failure.with_hint(hint)
     hinted.append(dataclasses.replace(result, failure=failure))
   return hinted
 

@@ -215,8 +215,7 @@ class Part:
     fails = bool(self.bad_tiles if outcome.violations is None else violations)
     failure = (self.first or self.worst) if fails else None
     if failure is not None:
-      hint = self._guilty_expert() or failure.hint
-      failure = dataclasses.replace(failure, hint=hint)
+      failure = failure.with_hint(self._guilty_expert())
     verdict, reason = verdicts.PASS, '; '.join(violations)
     if fails:
       verdict = verdicts.FAIL
@@ -247,7 +246,7 @@ class Part:
     if not self.has_bad_tokens or not self.experts_of_bad:
       return ''
     experts = ' or '.join(map(str, self.experts_of_bad))
-    return f'all bad tokens, and no others, went to expert {experts}'
+    return f'{verdicts.GUILTY_TOKENS} {experts}'
 
 
 def merge_ranks(

@@ -103,6 +103,7 @@ EDGES_RULE = 'rounding edges'
 CODES_RULE = 'codes and scales that rounding allows'
 
 PASS, FAIL, NOT_JUDGED = 'pass', 'fail', 'not judged'
+GUILTY_TOKENS = 'all bad tokens, and no others, went to expert'
 NO_LIMIT = 'no element has a limit that is less than its size'
 
 # The name of a tile row, by the tensor's axis after the rank.
@@ -173,6 +174,14 @@ class Failure:
     if name not in _OLD_NAMES:
       raise AttributeError(name)
     return getattr(self, _OLD_NAMES[name])
+
+  def with_hint(self, hint: str) -> 'Failure':
+    """Returns it with another hint, unless that is said already."""
+    if not hint or hint in self.hint or hint in self.pattern:
+      return self
+    return dataclasses.replace(
+      self, hint='; '.join(filter(None, (self.hint, hint)))
+    )
 
   def order(self, sublayer: bool = False) -> tuple:
     """Sort key: dependency order of tasks, then lane.

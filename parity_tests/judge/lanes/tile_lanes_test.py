@@ -574,7 +574,10 @@ RETURN_MORE = (
 @pytest.mark.parametrize(
   ('control', 'hint'),
   [
-    ('lost expert', 'all bad tokens, and no others, went to expert 3'),
+    (
+      'lost expert',
+      f'all bad tokens, and no others, went to expert 3; {RETURN_MORE}',
+    ),
     ('lost slot', RETURN_MORE),
   ],
 )
