@@ -11,6 +11,8 @@ from hpmoe.parity_tests.report import text_table
 MARKS = {verdicts.PASS: '✓', verdicts.FAIL: '✕', verdicts.NOT_JUDGED: '–'}
 # The name under which a rule gives the share of its limit that was used.
 SHARE = 'error_of_bound'
+# A larger share of a limit says no more: that limit is nearly 0.
+_LARGEST_SHARE = 1e9
 _RED, _GREEN = '\x1b[31m', '\x1b[32m'
 
 
@@ -82,6 +84,13 @@ def format_table(report: check.Report, colour: bool = False) -> str:
   )
 
 
+def format_share(share: float) -> str:
+  """Returns an error over its limit in words of at most nine letters."""
+  if share > _LARGEST_SHARE:
+    return f'over {_LARGEST_SHARE:.0e}'.replace('e+0', 'e')
+  return f'{share:.3g}'
+
+
 def find_worst_verdict(results: Sequence[verdicts.Result]) -> str:
   order = (verdicts.FAIL, verdicts.PASS, verdicts.NOT_JUDGED)
   return min((r.verdict for r in results), key=order.index)
@@ -117,6 +126,6 @@ def _figure(results: Sequence[verdicts.Result], verdict: str) -> str:
     return 'NaN'  # No distance leads to it.
   shares = [r.values[SHARE] for r in results_of_verdict if SHARE in r.values]
   if shares:
-    return f'{max(shares):.3g} of bound'
+    return f'{format_share(max(shares))} of bound'
   worst = max(r.worst_ulp for r in results_of_verdict)
   return f'{worst if worst < 10**6 else f"{worst:.1e}"} ulp'

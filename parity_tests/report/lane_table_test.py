@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import lane_table
@@ -41,6 +42,17 @@ class TestCell:
     assert str(lane_table.make_cell([_share(0.1), bad])) == (
       '✕ 1.5 of bound, 2 of 4 tiles'
     )
+
+  @pytest.mark.parametrize(
+    ('share', 'words'),
+    [
+      (1.69e6, '1.69e+06 of bound'),
+      (8.46e37, 'over 1e9 of bound'),
+      (np.inf, 'over 1e9 of bound'),
+    ],
+  )
+  def test_a_limit_of_nearly_zero_has_no_ratio(self, share, words):
+    assert str(lane_table.make_cell([_share(share)])) == f'✓ {words}'
 
   def test_nan_is_the_worst(self):
     bad = _failing(EXACT, worst_abs=np.nan)

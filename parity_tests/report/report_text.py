@@ -73,7 +73,7 @@ def format_cells(result: verdicts.Result) -> tuple[str, ...]:
     # No distance leads to a NaN.
     '-' if math.isnan(result.worst_abs) else str(result.worst_ulp),
     _format_number(result.worst_abs),
-    _format_number(share) if share is not None else '-',
+    lane_table.format_share(share) if share is not None else '-',
     str(result.not_judged),
     ' '.join(f'{n} {_format_number(v)}' for n, v in result.power.items())
     or '-',
