@@ -80,8 +80,9 @@ class Settings:
   )
   moe: str = option_fields.option(
     'host',
-    'Layer of routed experts: oracle, host (the megakernel), framework '
-    "(the framework's own operators), or your pkg.module:function.",
+    'Layer of routed experts: oracle, host (the megakernel), ascend (the '
+    "megakernel on an NPU, with --device=ascend), framework (the framework's "
+    'own operators), or your pkg.module:function.',
   )
   ranks: int = option_fields.option(
     1,

@@ -102,8 +102,12 @@ def _find_binding(file: pathlib.Path, module: str, name: str) -> Source | None:
   except (OSError, SyntaxError, ValueError):
     return None  # its import reports the error
   bindings: dict[str, int] = {}
+  modules: set[str] = set()
   for node in _iterate_statements(tree):
-    for bound_name in _list_bound_names(node):
+    names = _list_bound_names(node)
+    if isinstance(node, ast.Import):
+      modules.update(names)
+    for bound_name in names:
       bindings.setdefault(bound_name, node.lineno)
   if name in bindings:
     return Source(file, bindings[name])
@@ -111,7 +115,7 @@ def _find_binding(file: pathlib.Path, module: str, name: str) -> Source | None:
     return None
   raise ValueError(
     f'candidate: expected a function in {module}, got {name!r}, which is not '
-    f'in it{messages.suggest(bindings, name)}'
+    f'in it{messages.suggest(bindings.keys() - modules, name)}'
   )
 
 

@@ -65,6 +65,14 @@ def test_what_is_not_there_is_named_before_anything_runs(name, message):
     candidate.ready(case_lib.Case(preset='tiny'))
 
 
+@pytest.mark.parametrize('name', ['npx', 'n'])
+def test_a_module_is_not_what_was_meant(folder, name):
+  (folder / 'kernel.py').write_text('import numpy as np\n\ndef moe(*a): pass\n')
+
+  with pytest.raises(ValueError, match=f'got {name!r}, which is not in it$'):
+    locate.find_source(f'kernel.py:{name}')
+
+
 @pytest.mark.parametrize(
   'text',
   [

@@ -105,10 +105,11 @@ class CaseOptions:
     'Shape of the layer: `tiny`, `small`, `odd`; `tp` (each rank has its '
     'shard of a dense MLP), `tp_norm` (GEMM, sum over ranks, norm, GEMM); '
     'the published layers `qwen3_30b_a3b`, `mixtral_8x7b`, `deepseek_v3`, '
-    '`kimi_k2`, `glm_4_5`, `gpt_oss_120b`; and the first three of these '
-    'scaled down, `..._tiny`. At full size --tokens is 64 by default; '
-    '--experts, --dtype=bf16 and --tiles reduce the memory and time of a '
-    'check.',
+    '`kimi_k2`, `glm_4_5`, `gpt_oss_120b`; the first three of these '
+    'scaled down, `..._tiny`; and `ep16`, 128 experts on 16 ranks as in '
+    'the paper HyperParallel-MoE, which is compiled and simulated alone. '
+    'At full size --tokens is 64 by default; fewer --experts and '
+    '--dtype=bf16 reduce memory and time.',
   )
   ranks: int = option_fields.option(
     4,
@@ -120,7 +121,7 @@ class CaseOptions:
   )
   dtype: str = option_fields.option(
     'float32',
-    'Storage dtype.',
+    'Storage dtype of x, of weights and of stages: `f32`, `bf16` or `f16`.',
     choices=DTYPES,
     typed='f32',
   )
@@ -161,7 +162,8 @@ class CaseOptions:
   )
   capacity: int | None = option_fields.option(
     None,
-    'Maximum number of rows on one rank, N. Default: as many as the '
+    'Rows that the buffers of a rank hold, N; a row is a token in one of its '
+    'experts. A routing that needs more is refused. Default: as many as the '
     'routing needs; hpmoe compile: as many as any routing needs.',
   )
   policy: tuple[str, ...] | str = option_fields.option(
@@ -204,9 +206,9 @@ class CaseOptions:
   quantised: str = option_fields.option(
     '',
     'Form of the expert weights: `int8_channel` (W8A16), `int4_128` '
-    '(W4A16), `e4m3_128x128`, `mxfp4`, ...; the candidate receives codes '
-    'and scales, w_gate_up_codes, w_gate_up_scales and so on. Default: not '
-    'quantised.',
+    '(W4A16), `e4m3_128x128`, `mxfp4`, ...; `e4m3` is float8_e4m3fn, '
+    '`e4m3fnuz` the form of AMD. The candidate receives codes and scales, '
+    'w_gate_up_codes, w_gate_up_scales and so on. Default: not quantised.',
     flag='weights',
     choices=_VALUE_FORMS,
   )

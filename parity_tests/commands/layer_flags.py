@@ -163,10 +163,16 @@ def policy(f: parser.Values):
   """Returns the precision policy of the flags.
 
   Raises:
-    ValueError: the dtype does not have the accumulation order.
+    ValueError: the dtype does not have the accumulation order, or a word of
+      --activation or --policy is none.
   """
+  from hpmoe.reference.contract import policies
   from hpmoe.reference.contract import precision
 
+  if 'activation' in f:
+    precision.activation_of(f.activation)
+  if 'policy' in f:
+    policies.fields(f.policy)
   return precision.PrecisionPolicy(
     storage=case_flags.DTYPES[f.dtype],
     placement=f.placement,

@@ -172,6 +172,29 @@ def test_help_shows_an_example_and_every_option(capsys, command):
   assert max(map(len, help_text.partition('options:')[2].splitlines())) <= 100
 
 
+@pytest.mark.parametrize(
+  ('command', 'words'),
+  [
+    ('tune', '`ep16`, 128 experts on 16 ranks'),
+    ('tune', '`f32`, `bf16` or `f16`'),
+    ('compile', 'a row is a token in one of its experts'),
+    ('train', 'ascend (the megakernel on an NPU'),
+    ('check', '`e4m3` is float8_e4m3fn, `e4m3fnuz`'),
+  ],
+)
+def test_help_names_what_a_choice_means(capsys, command, words):
+  _main(f'{command} --help')
+
+  help_text = ' '.join(capsys.readouterr().out.split())
+  assert words in help_text
+  known_names = {
+    option.name for option in main.COMMANDS[command].list_options()
+  }
+  preset = re.search(r'--preset: (.*?) --[a-z_]+: ', help_text)
+  typed_names = re.findall(r'--(\w+)', preset[1] if preset else '')
+  assert {*typed_names} <= known_names
+
+
 def test_the_list_of_commands_keeps_names_apart_from_what_they_do(capsys):
   assert _main('--help') == cli.PARITY
 

@@ -27,6 +27,7 @@ from hpmoe.reference.contract import presets
 TOKENS = (1, 15, 16, 17, 127, 128, 129)
 ROWS = (0, 1, 128, 129)
 _MOST_RANKS = 8
+_ROWS_KIND = 'rows'
 CRASH, NOT_TRIED = 'crash', 'not tried'
 # Tiles of a sample: more than a shape has.
 _ALL_TILES = 1 << 30
@@ -91,8 +92,7 @@ def list_shapes(case: case_lib.Case, folder: str) -> Iterator[Shape]:
   routing_file = _write_rows(experts, top_k, case.ranks, folder)
   if routing_file is not None:
     path, tokens = routing_file
-    rows = ', '.join(map(str, ROWS))
-    yield change('rows', f'experts of {rows} rows', tokens=tokens, routing=path)
+    yield change(_ROWS_KIND, _name_rows(), tokens=tokens, routing=path)
   tokens = min(shape.num_tokens, 16)
   # Logits that a kernel computes of x choose as they will.
   routing = case.routing if case.router_gemm else 'balanced'
@@ -133,7 +133,14 @@ def run(
     for shape in list_shapes(case, folder):
       progress(shape.says)
       rows.append(_run_shape(request, shape))
+    if all(row.kind != _ROWS_KIND for row in rows):
+      reason = 'expected more experts, so that others serve most tokens'
+      rows.append(Row(_ROWS_KIND, _name_rows(), NOT_TRIED, reason))
     return rows
+
+
+def _name_rows() -> str:
+  return f'experts of {", ".join(map(str, ROWS))} rows'
 
 
 def _run_shape(request: request_lib.Request, shape: Shape) -> Row:

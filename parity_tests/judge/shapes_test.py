@@ -114,6 +114,23 @@ def test_experts_have_the_rows_that_are_said(tmp_path):
   assert tuple(counts[: len(shapes.ROWS)]) == shapes.ROWS
 
 
+def test_rows_that_too_few_experts_cannot_have_are_said_not_to_be_tried(
+  monkeypatch,
+):
+  monkeypatch.setattr(
+    shapes,
+    '_run_shape',
+    lambda request, shape: shapes.Row(shape.kind, shape.says, 'pass'),
+  )
+  case = dataclasses.replace(CASE, preset='tiny:experts=4')
+
+  rows = shapes.run(request_lib.Request(case, None))
+
+  summary = shapes.format_summary(rows)
+  assert summary.endswith('; not tried: experts of 0, 1, 128, 129 rows')
+  assert shapes.is_right(rows)
+
+
 def test_a_kernel_that_raises_is_a_crash(tmp_path):
   def function(inputs, config, policy):
     raise RuntimeError('no kernel for this size')

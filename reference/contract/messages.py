@@ -6,6 +6,8 @@ import difflib
 # Of longer lists, a message has the words that are nearest to what came.
 _MOST_CHARS = 220
 _NEAREST = 6
+# Words that are less alike than this are near only if as long, or nearly so.
+_ALIKE = 0.7
 # Of an error of the user's code, a message has so much.
 _MOST_OF_ERROR = 100
 
@@ -52,7 +54,12 @@ def suggest(choices: Iterable[object], word: object) -> str:
     Text to append, such as ": did you mean 'vllm'?"; '' if no choice is near.
   """
   words, typed = [str(c) for c in choices if str(c)], str(word)
-  near = difflib.get_close_matches(typed, words, 1)
+  near = [
+    w
+    for w in difflib.get_close_matches(typed, words, _NEAREST)
+    if abs(len(w) - len(typed)) <= 1
+    or difflib.SequenceMatcher(None, w, typed).ratio() >= _ALIKE
+  ]
   longer = [w for w in words if typed and w.startswith(typed)]
   if not near and len(longer) == 1:
     near = longer

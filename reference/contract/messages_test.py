@@ -47,6 +47,8 @@ def test_a_question_mark_asks_for_all():
     (('gate_up', 'expert_in'), 'gateup', 'gate_up'),
     (('renormalize', 'topk'), 'renorm', 'renormalize'),
     (('hf', 'te'), 'colossal', ''),
+    (('np', 'layer'), 'nope', ''),
+    (('frontend', 'seed'), 'frobnicate', ''),
   ],
 )
 def test_a_near_miss_is_told_what_it_may_have_meant(choices, word, near):
