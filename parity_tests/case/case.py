@@ -152,19 +152,6 @@ class Case(case_flags.CaseOptions):
     return of_inputs
 
   def _refuse_forms(self) -> None:
-    for flag, form in (
-      ('weights', self.quantised),
-      ('rows', self.rows),
-      ('x_form', self.x_form),
-      ('recipe', self.recipe),
-    ):
-      if form and self.d_shared:
-        raise ValueError(
-          f'd_shared: expected 0 with {flag}={form}, which quantises routed '
-          'experts alone; judge shared experts as a layer of their own, with '
-          f'--experts=1 --top_k=1 --d_ff={self.d_shared} and one rank; '
-          f'got {self.d_shared}'
-        )
     if not self.recipe:
       return
     for flag, form in (('weights', self.quantised), ('rows', self.rows)):

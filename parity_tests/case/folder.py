@@ -79,7 +79,9 @@ class Folder:
     arrays: dict[str, np.ndarray] = {}
     for part in PARTS[: 1 + hasattr(table, passes.BACKWARD.name)]:
       arrays |= self._read_part(f'{data}.{part}', getattr(table, part), policy)
-    arrays |= quantised_inputs.compute_values(policy.coded, arrays)
+    arrays |= quantised_inputs.compute_values(
+      policy.coded_inputs(self.config), arrays
+    )
     checks.check_inputs(self.config, policy, arrays)
     return inputs_lib.LayerInputs(
       self.config, policy, arrays, self.path, self.facts, data

@@ -60,7 +60,7 @@ def write(
     for n, data_inputs in (layouts or {}).items()
     if not data_inputs.order
   }
-  layouts |= _find_part_layouts(layouts, real.policy)
+  layouts |= _find_part_layouts(layouts, real)
   tables: dict[str, Mapping[str, object]] = {}
   for data, data_inputs in inputs_by_data.items():
     tables[f'data.{data}'] = _differing_policy(
@@ -95,11 +95,12 @@ def write(
 
 
 def _find_part_layouts(
-  layouts: Mapping[str, layouts_lib.Layout], policy: PrecisionPolicy
+  layouts: Mapping[str, layouts_lib.Layout], real: inputs_lib.LayerInputs
 ) -> dict[str, layouts_lib.Layout]:
   """Returns the layouts of codes and scales, which follow from others."""
+  policy = real.policy
   names = (
-    *quantised_inputs.list_names(policy),
+    *quantised_inputs.list_names(policy, real.config),
     *quantised_inputs.list_row_names(policy),
   )
   resolved_layouts = {

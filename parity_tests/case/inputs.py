@@ -82,7 +82,11 @@ class LayerInputs:
     """
     forms = quantised_inputs.make_forms(weights, x)
     present = quantised_inputs.select_forms(forms, self.arrays)
-    forms = {n: form for n, form in forms.items() if n not in present}
+    forms = {
+      n: form
+      for n, form in forms.items()
+      if n in self.arrays and n not in present
+    }
     if not forms:
       return self
     if self.data == 'real':
@@ -99,10 +103,18 @@ class LayerInputs:
 
     Raises:
       ValueError: the policy lacks a scale, or a scale is not above 0 or has a
-        wrong shape or dtype; or rows do not fill bytes.
+        wrong shape or dtype; rows do not fill bytes; or there are shared
+        experts, which have no such scale.
     """
     quantised_inputs.check_row_widths(self.policy, **self.config.dims())
-    names = self.policy.static_scales
+    names, d_shared = self.policy.static_scales, self.config.d_shared
+    if names and d_shared:
+      raise ValueError(
+        f'd_shared: expected 0 with rows={self.policy.rows}, whose scales are '
+        'an input for each routed expert; judge shared experts as a layer of '
+        f'their own, with --experts=1 --top_k=1 --d_ff={d_shared} and one '
+        f'rank; got {d_shared}'
+      )
     present = [s.name for s in tensors.STATIC_SCALES if s.name in self.arrays]
     for name in present:
       if name not in names:

@@ -134,11 +134,11 @@ class Pass:
     """Returns the names of this pass's inputs."""
     inputs = tensors.inputs(layer)
     if self.name == 'forward':
-      return (*inputs, *quantised_inputs.list_names(policy))
+      return (*inputs, *quantised_inputs.list_names(policy, layer))
     gradient = tensors.grad_given(layer)
     return (
       *inputs,
-      *quantised_inputs.list_names(policy),
+      *quantised_inputs.list_names(policy, layer),
       gradient,
       *tensors.PLAN,
       *tensors.saved_stages(layer, policy.placement),

@@ -18,9 +18,13 @@ from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.quantised import quantise
 
-WEIGHTS = tuple(weight for _, weight in tensors.GEMMS.values())
+WEIGHTS = precision.EXPERT_WEIGHTS
+_ALL_WEIGHTS = precision.EXPERT_WEIGHTS + precision.SHARED_WEIGHTS
 # The axis that a GEMM sums over: X of `[R, L, X, Y]`, the last of rows.
-_DEPTHS = dict.fromkeys(WEIGHTS, -2) | dict.fromkeys(('x', *quantised.ROWS), -1)
+_DEPTHS = {
+  **dict.fromkeys(_ALL_WEIGHTS, -2),
+  **dict.fromkeys(('x', *quantised.ROWS), -1),
+}
 # Exponents of scales that exact data may have.
 _EXPONENTS = 4
 
@@ -37,10 +41,12 @@ def replace_values(
   return {n: a for n, a in arrays.items() if n not in policy.coded}
 
 
-def list_names(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+def list_names(
+  policy: precision.PrecisionPolicy, layer: tensors.Layer
+) -> tuple[str, ...]:
   """Returns the names of codes, scales and zeros that are inputs."""
-  coded = replace_names(policy.coded, [*policy.coded])
-  return (*coded, *policy.static_scales)
+  forms = policy.coded_inputs(layer)
+  return (*replace_names(forms, [*forms]), *policy.static_scales)
 
 
 def replace_names(forms: Forms, inputs: Sequence[str]) -> tuple[str, ...]:
@@ -153,8 +159,11 @@ def read_rows(
 
 
 def make_forms(weights: str = '', x: str = '') -> dict[str, str]:
-  """Returns the form of each tensor, from the forms of weights and of x."""
-  forms = dict.fromkeys(WEIGHTS, weights) | {'x': x}
+  """Returns the form of each tensor, from the forms of weights and of x.
+
+  Of weights of shared experts too, which not every layer has.
+  """
+  forms = dict.fromkeys(_ALL_WEIGHTS, weights) | {'x': x}
   return {name: form for name, form in forms.items() if form}
 
 
@@ -175,6 +184,8 @@ def check(forms: Forms, arrays: Arrays) -> None:
     names = quantised.parts(form, tensor)
     dims, depth_axis = arrays[names[0]].shape, _DEPTHS[tensor]
     letters = '[R, T, D]' if tensor == 'x' else '[R, L, X, Y]'
+    if tensor in precision.SHARED_WEIGHTS:
+      letters = '[R, X, Y]'
     if len(dims) != letters.count(',') + 1:
       raise ValueError(f'{names[0]}: expected {letters}, got {list(dims)}')
     for name, (dtype, shape) in zip(
@@ -191,7 +202,7 @@ def check(forms: Forms, arrays: Arrays) -> None:
 
 def _depth_of(tensor: str, arrays: Arrays) -> int | None:
   """Returns the depth as another tensor has it, or None."""
-  if tensor != WEIGHTS[0]:
+  if tensor not in (WEIGHTS[0], precision.SHARED_WEIGHTS[0]):
     return None
   return arrays['x' if 'x' in arrays else 'x_codes'].shape[-1]
 
@@ -248,6 +259,9 @@ def factor_exactly(
   def make(tensor: str, values: np.ndarray, part: int) -> quantise.Quantised:
     form = forms[tensor]
     # Scales of x are drawn apart from those of weights of the same form.
+    # Those of shared experts are the same on all ranks.
+    is_shared = tensor in precision.SHARED_WEIGHTS
+    part = 0 if is_shared else part
     key = form if tensor in WEIGHTS else f'{tensor} {form}'
     scale_seed = stable_random.seed_of(key, part, seed)
     row = quantised.FORMS[form]

@@ -240,6 +240,7 @@ def compute_row(
   )
   arrays = one_token.make_arrays(choice)
   forms = quantised_inputs.make_forms(layer.kind.weights, layer.kind.x_form)
+  forms = quantised_inputs.select_forms(forms, arrays)
   arrays |= quantised_inputs.compute_values(forms, arrays)
   x = arrays['x'][0, 0].astype(np.float64)
   row = np.zeros(arrays['w_down'].shape[-1])

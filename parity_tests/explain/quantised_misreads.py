@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
+import functools
 
 import numpy as np
 
 from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.case.layouts import swizzles
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
+from hpmoe.reference.contract import tensors
 from hpmoe.reference.quantised import quantise
 
 Arrays = Mapping[str, np.ndarray]
@@ -33,13 +36,36 @@ def list_misreads(
     ]
   if not form:
     return misreads_of_x
-  return misreads_of_x | {
-    weight: [
-      (says, _weight(form, arrays, weight, {name: changed_part}))
-      for says, name, changed_part in _changes(form, weight, arrays)
-    ]
+  misreads = misreads_of_x | {
+    weight: _list_misreads_of_weight(form, arrays, weight)
     for weight in quantised_inputs.WEIGHTS
   }
+  for weight in precision.SHARED_WEIGHTS:
+    names = quantised.parts(form, weight)
+    if names[0] in arrays:
+      # As if they were experts of their own.
+      as_routed = tensors.as_routed({name: arrays[name] for name in names})
+      routed = tensors.AS_ROUTED[weight]
+      misreads[weight] = [
+        (says, functools.partial(_read_shared, read))
+        for says, read in _list_misreads_of_weight(form, as_routed, routed)
+        if not says.endswith('expert')  # all ranks have the same
+      ]
+  return misreads
+
+
+def _list_misreads_of_weight(
+  form: str, arrays: Arrays, weight: str
+) -> list[tuple[str, Callable]]:
+  return [
+    (says, _weight(form, arrays, weight, {name: changed_part}))
+    for says, name, changed_part in _changes(form, weight, arrays)
+  ]
+
+
+def _read_shared(read: Callable, values: np.ndarray) -> np.ndarray:
+  """Returns a weight `[R, X, Y]` misread, by a function of `[R, 1, X, Y]`."""
+  return read(values[:, None])[:, 0]
 
 
 def _changes_of_x(form: str, arrays: Arrays) -> Iterator[tuple[str, Arrays]]:

@@ -109,7 +109,9 @@ def explain(stage: RoundedStage) -> tuple[str, int]:
   if len(alike) > _MOST_CAUSES:
     causes += f', or {len(alike) - _MOST_CAUSES} more that round alike'
   best = min(explaining_sets, key=lambda words: explaining_sets[words])
-  fit, flag = _format_fit(stage, deviation, best), _format_flag(stage, alike)
+  fit, flag = _format_fit(stage, deviation, best), ''
+  if not _has_forms_of_shared(stage, alike[0]):
+    flag = _format_flag(stage, alike)
   return f'{causes}{fit}{flag}', tries
 
 
@@ -360,9 +362,9 @@ def _form_words(stage: RoundedStage) -> Iterator[str]:
   policy = stage.policy
   if not (policy.coded or policy.rows):
     return
-  forms = quantised.row_forms(policy.rows)
+  forms, routed = quantised.row_forms(policy.rows), _list_routed(stage.chain)
   for gemm, (rows, _) in tensors.GEMMS.items():
-    if gemm in stage.chain:
+    if gemm in routed:
       for form in (_UNQUANTISED, *quantised.OF_X):
         if form != forms.get(rows, _UNQUANTISED):
           yield f'{_ROWS_OF}{rows}={form}'
@@ -371,12 +373,28 @@ def _form_words(stage: RoundedStage) -> Iterator[str]:
 def _operand_words(stage: RoundedStage) -> Iterator[str]:
   """Yields other forms of what a recipe quantises: none, or of its others."""
   forms = recipes.read_words(stage.policy.operand_forms)
+  routed = _list_routed(stage.chain)
   for name, own_form in forms.items():
-    if name.partition(':')[0] in stage.chain:
+    if name.partition(':')[0] in routed:
       for form in dict.fromkeys((_UNQUANTISED, *forms.values())):
         is_known = form == _UNQUANTISED or recipes.suits(name, form)
         if is_known and form != own_form:
           yield f'{_OPERAND}{name}={form}'
+
+
+def _list_routed(chain: Sequence[str]) -> set[str]:
+  """Returns stages by the names that those of routed experts have."""
+  return {tensors.routed(name) for name in chain}
+
+
+def _name_operand(
+  chain: Sequence[str], gemm: str, operand: str
+) -> tuple[str, str]:
+  """Returns a GEMM and its operand, those of shared experts if no other is."""
+  if gemm in chain:
+    return gemm, operand
+  shared = {routed: name for name, routed in tensors.AS_ROUTED.items()}
+  return shared[gemm], shared[operand]
 
 
 # Stages that have to do with the activation.
@@ -451,6 +469,12 @@ def _format_operands(
   )
 
 
+def _has_forms_of_shared(stage: RoundedStage, words: Sequence[str]) -> bool:
+  """Says whether words are forms of shared experts: no flag sets them alone."""
+  is_form = any(word.startswith((_ROWS_OF, _OPERAND)) for word in words)
+  return is_form and not {*stage.chain} & {*recipes.OPERANDS}
+
+
 def _format_recipe(
   policy: precision.PrecisionPolicy, words: Sequence[str]
 ) -> str | None:
@@ -488,11 +512,14 @@ def _format_word(stage: RoundedStage, word: str) -> str:
   name, _, value = word.partition('=')
   if name.startswith(_ROWS_OF):
     rows = name.removeprefix(_ROWS_OF)
+    (gemm,) = (g for g, (left, _) in tensors.GEMMS.items() if left == rows)
+    _, rows = _name_operand(stage.chain, gemm, rows)
     if value == _UNQUANTISED:
       return f'{rows} was not quantised before its GEMM'
     return f'{rows} was quantised to {value} before its GEMM'
   if name.startswith(_OPERAND):
     gemm, _, operand = name.removeprefix(_OPERAND).partition(':')
+    gemm, operand = _name_operand(stage.chain, gemm, operand)
     quantised_to = f'quantised to {value}'
     if value == _UNQUANTISED:
       quantised_to = 'not quantised'

@@ -29,6 +29,8 @@ CONFIG = config_testing.make_config(r=2, t=150, e=4, k=2, d=144, f=72)
 _LAYERS = 100
 SMALL = config_testing.make_config(r=2, t=40, e=4, k=2, d=144, f=72)
 FORWARD = ('expert_in', 'gate_up', 'activation', 'expert_out', 'returned', 'y')
+SHARED = dataclasses.replace(SMALL, d_shared=136)
+OF_SHARED = ('shared_gate_up', 'shared_activation', 'shared_out')
 
 
 @functools.cache
@@ -60,6 +62,15 @@ class TestRightKernels:
   def test_every_stage_passes(self, recipe, storage):
     inputs = draw(recipe, storage)
     forward = {name: inputs.arrays[name] for name in FORWARD}
+    assert not list_failed(inputs, forward)
+    assert not list_failed(inputs, go_back(inputs, recipe))
+
+  @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+  @pytest.mark.parametrize('recipe', RECIPES)
+  @pytest.mark.few(1)
+  def test_shared_experts_are_quantised_alike(self, recipe, storage):
+    inputs = draw(recipe, storage, config=SHARED)
+    forward = {name: inputs.arrays[name] for name in (*FORWARD, *OF_SHARED)}
     assert not list_failed(inputs, forward)
     assert not list_failed(inputs, go_back(inputs, recipe))
 
@@ -225,6 +236,23 @@ class TestWrongKernels:
       'd_w_gate_up',
     }
 
+  @pytest.mark.parametrize('recipe', RECIPES)
+  @pytest.mark.few(1)
+  def test_another_recipe_of_shared_experts_is_found(self, recipe):
+    # Given a kernel whose shared experts alone have another recipe,
+    other = RECIPES[RECIPES.index(recipe) - 1]
+    inputs = draw(recipe, config=SHARED)
+    outputs, other_outputs = (go_back(inputs, r) for r in (recipe, other))
+    outputs |= {n: a for n, a in other_outputs.items() if 'shared' in n}
+    outputs['dx'] = other_outputs['dx']
+    # then each of their GEMMs fails, and no other.
+    assert list_failed(inputs, outputs) - {'dx'} == {
+      'd_shared_activation',
+      'd_w_shared_down',
+      'd_shared_in',
+      'd_w_shared_gate_up',
+    }
+
   @pytest.mark.slow
   def test_a_check_names_the_stage(self):
     case = hpmoe.Case(
@@ -307,7 +335,6 @@ class TestRequests:
     [
       (dict(rows='mxfp8'), '^rows: expected none with recipe=mxfp8'),
       (dict(quantised='mxfp8'), '^weights: expected none with recipe=mxfp8'),
-      (dict(d_shared=8), '^d_shared: expected 0 with recipe=mxfp8'),
       (dict(preset='tp_norm'), '^preset: expected a whole layer with recipe'),
     ],
   )

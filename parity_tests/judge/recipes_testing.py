@@ -205,6 +205,10 @@ class Kernel(trial.Kernel):
     total = np.zeros(rows_back[:, 0].shape, np.float32)
     for k in range(config.top_k):
       total = total + rows_back[:, k].astype(np.float32)
+    outputs |= self._of_shared(self.backward, config, policy, arrays)
+    if 'd_shared_in' in outputs:
+      last = outputs['d_shared_in'].reshape(total.shape)
+      total = total + last.astype(np.float32)
     outputs['dx'][:] = store(total).reshape(outputs['dx'].shape)
     return outputs
 
@@ -301,11 +305,14 @@ def spread(inputs: inputs_lib.LayerInputs, seed: int) -> inputs_lib.LayerInputs:
     arrays[name] = wide.astype(arrays[name].dtype)
 
   of_x, of_dy = draw(config.d_model), draw(config.d_model)
-  of_up = draw(config.d_ff)
   scale('x', of_x)
-  scale('w_gate_up', 1 / of_x[:, None])
-  scale('w_gate_up', np.concatenate([np.ones_like(of_up), of_up]))
-  scale('w_down', 1 / of_up[:, None])
-  scale('w_down', 1 / of_dy)
+  for part, width in (('', config.d_ff), ('shared_', config.d_shared)):
+    if not width:
+      continue
+    of_up = draw(width)
+    scale(f'w_{part}gate_up', 1 / of_x[:, None])
+    scale(f'w_{part}gate_up', np.concatenate([np.ones_like(of_up), of_up]))
+    scale(f'w_{part}down', 1 / of_up[:, None])
+    scale(f'w_{part}down', 1 / of_dy)
   scale('dy', of_dy)
   return dataclasses.replace(inputs, arrays=arrays)

@@ -143,7 +143,11 @@ ACTIVATION_ULP = 3.5
 FORM = ('alpha', 'limit', 'offset')
 # Activations that models have, by a name of their own.
 FORMS = {'gpt_oss': 'swiglu:alpha=1.702:limit=7:offset=1'}
-_WEIGHTS = tuple(weight for _, weight in tensors.GEMMS.values())
+# Weights of experts, then those of shared experts.
+EXPERT_WEIGHTS = tuple(weight for _, weight in tensors.GEMMS.values())
+SHARED_WEIGHTS = tuple(
+  name for name, routed in tensors.AS_ROUTED.items() if routed in EXPERT_WEIGHTS
+)
 
 
 def sums(
@@ -420,9 +424,18 @@ class PrecisionPolicy:
 
   @functools.cached_property
   def coded(self) -> Mapping[str, str]:
-    """The form of each input that is passed as codes and scales, by name."""
-    forms = {'x': self.x_form} | dict.fromkeys(_WEIGHTS, self.quantised)
+    """The form of each input that is passed as codes and scales, by name.
+
+    Of weights of shared experts too, which not every layer has.
+    """
+    weights = EXPERT_WEIGHTS + SHARED_WEIGHTS
+    forms = {'x': self.x_form} | dict.fromkeys(weights, self.quantised)
     return {name: form for name, form in forms.items() if form}
+
+  def coded_inputs(self, layer: tensors.Layer) -> Mapping[str, str]:
+    """Returns `coded` of the inputs that a layer has."""
+    inputs = {*tensors.inputs(layer)}
+    return {name: form for name, form in self.coded.items() if name in inputs}
 
   def multiplying(self, rows: str) -> 'PrecisionPolicy':
     """Returns the policy of one GEMM: its `rows` and `x_form` alone.
@@ -469,8 +482,10 @@ class PrecisionPolicy:
     """Returns the policy of one GEMM: only the forms of its own operands.
 
     Args:
-      gemm: the stage that it computes; other stages have no forms.
+      gemm: the stage that it computes; other stages have no forms.  That of
+        shared experts has the forms of the routed ones'.
     """
+    gemm = tensors.routed(gemm)
     rows, _ = tensors.GEMMS.get(gemm, ('', ''))
     own_policy = self.multiplying(rows)
     operands = recipes.select_gemm(self.operand_forms, gemm)

@@ -160,7 +160,7 @@ TOKEN_CODES = tuple(
 WEIGHT_CODES = tuple(
   dataclasses.replace(spec, name=f'{spec.name}_{part}', kind=part, role='codes')
   for spec in FORWARD
-  if spec.name in ('w_gate_up', 'w_down')
+  if spec.role == 'weight' and spec.part in ('', 'shared')
   for part in ('scales', 'codes', 'zeros', 'tensor_scales')
 )
 # What scales are of rows whose form has them as inputs, one for each expert.
@@ -372,11 +372,24 @@ def routed(name: str) -> str:
 
 
 def as_routed(arrays: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns shared experts' arrays by routed names; weights get an axis L."""
-  return {
+  """Returns shared experts' arrays by routed names; weights get an axis L.
+
+  Codes and scales of their weights too.
+  """
+  routed_arrays = {
     AS_ROUTED[name]: array[:, None] if _is_of_experts(name) else array
     for name, array in arrays.items()
     if name in AS_ROUTED
+  }
+  coded = {
+    spec.name: f'{AS_ROUTED[weight]}_{spec.kind}'
+    for spec in WEIGHT_CODES
+    if (weight := spec.name.removesuffix(f'_{spec.kind}')) in AS_ROUTED
+  }
+  return routed_arrays | {
+    routed: arrays[name][:, None]
+    for name, routed in coded.items()
+    if name in arrays
   }
 
 

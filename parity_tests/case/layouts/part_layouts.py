@@ -51,15 +51,15 @@ def find_units(name: str, policy: precision.PrecisionPolicy) -> dict[str, int]:
     policy: has their form.
   """
   spec, form = tensors.IN_FILES[name], policy.form_of(name)
-  axes = spec.shape.split()
-  across, depth = axes[-2:] if axes[1] != 'L' else axes[:-3:-1]
+  axes, is_weight = spec.shape.split(), spec in tensors.WEIGHT_CODES
+  across, depth = axes[:-3:-1] if is_weight else axes[-2:]
   if spec.kind == 'codes':
     packed_axis = across if form.is_packed_across else depth
     return {packed_axis: form.codes_in_word}
   if spec.kind == 'tensor_scales':
     return {depth: 0, across: 0}
   units = dict(zip((across, depth), form.group))
-  return units if axes[1] == 'L' else {depth: units[depth]}
+  return units if is_weight else {depth: units[depth]}
 
 
 def find_sizes(

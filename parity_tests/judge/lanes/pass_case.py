@@ -75,6 +75,7 @@ class PassCase:
     before: tensors that the previous call of this pass read and wrote, on other
       data.
     router: the rule of a layer with its router's GEMM; None: there is none.
+    own_policy: that of the case, where it is computed under another; else None.
   """
 
   layer_pass: passes.Pass
@@ -85,6 +86,7 @@ class PassCase:
   hidden: Callable[[], tuple[str, ...]] = tuple
   before: Arrays = dataclasses.field(default_factory=dict)
   router: router_lib.Router | None = None
+  own_policy: precision.PrecisionPolicy | None = None
 
   def with_router(
     self, router: router_lib.Router, arrays: Arrays
@@ -243,7 +245,8 @@ class PassCase:
   def with_policy(self, policy: precision.PrecisionPolicy) -> 'PassCase':
     """Returns the same case under another policy."""
     inputs = dataclasses.replace(self.inputs, policy=policy)
-    return dataclasses.replace(self, inputs=inputs)
+    own_policy = self.own_policy or self.inputs.policy
+    return dataclasses.replace(self, inputs=inputs, own_policy=own_policy)
 
   def select_usable(
     self, name: str, available: passes.Tensors
@@ -271,8 +274,38 @@ class PassCase:
       else self.recompute(source, available)
       for source in self.sources[name]
     }
-    policy = self.inputs.policy.reading(available)
+    policy = self.read_policy(name, available)
+    read |= self.read_token_codes(name, available)
     return self.oracle.stage(name, read, policy)
+
+  def read_policy(
+    self, name: str, available: passes.Tensors
+  ) -> precision.PrecisionPolicy:
+    """Returns the policy of a stage that reads available codes of rows.
+
+    Shared experts read the codes of tokens, and no others.
+    """
+    policy = self.inputs.policy
+    if tensors.SPECS[name].part != 'shared':
+      return policy.reading(available)
+    if self.read_token_codes(name, available):
+      return policy.reading(['expert_in_codes'])
+    return policy
+
+  def read_token_codes(self, name: str, available: passes.Tensors) -> Arrays:
+    """Returns x as available codes of tokens mean it, if a stage reads those.
+
+    Shared experts do; rows of expert_in have copies of them.
+    """
+    if name != 'shared_gate_up':
+      return {}
+    policy = self.own_policy or self.inputs.policy
+    names = {*quantised_inputs.list_row_names(policy)} & {*available}
+    forms = quantised_inputs.select_forms(
+      quantised.output_forms(policy.rows), names
+    )
+    of_x = {name: form for name, form in forms.items() if name == 'x'}
+    return quantised_inputs.compute_values(of_x, available)
 
   def has_all_sources(self, name: str, available: passes.Tensors) -> bool:
     """Says whether every source of a stage is available."""

@@ -235,7 +235,8 @@ def _build_failed_stage(
       read = {
         n: np.ascontiguousarray(a) for n, a in read.items() if a is not None
       }
-      policy = case.inputs.policy.reading(sources)
+      policy = case.read_policy(stage, sources)
+      read = {**case.read_token_codes(stage, sources), **read}
       computed[stage] = case.oracle.stage(stage, {**computed, **read}, policy)
     return computed[name]
 

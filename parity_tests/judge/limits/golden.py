@@ -513,12 +513,18 @@ class Rows:
   def shared(self) -> Self:
     """The golden of the layer that the shared experts are."""
     tokens = {n: self.inputs[n] for n in ('x', 'dy') if n in self.inputs}
+    captured_rows = tensors.as_routed({**self.captured_tensors, **tokens})
+    # A rank's tokens are its rows: so are their codes, if a kernel made them.
+    rows = quantised.ROWS[0]
+    for part in tensors.TOKEN_CODES:
+      if part.name in self.captured_tensors:
+        captured_rows[f'{rows}_{part.kind}'] = self.captured_tensors[part.name]
     return dataclasses.replace(
       self,
       tiling=self.tiling.shared,
       policy=self.policy.of_shared(),
       inputs=tensors.as_routed(self.inputs),
-      captured_tensors=tensors.as_routed({**self.captured_tensors, **tokens}),
+      captured_tensors=captured_rows,
       deviations=tensors.as_routed(self.deviations),
     )
 
