@@ -88,6 +88,40 @@ def explain(stage: failed_stage.FailedStage, pattern: str) -> tuple[str, bool]:
   return BESIDE.join(causes), whole
 
 
+def find_bug(stage: failed_stage.FailedStage) -> str:
+  """Returns the known bug that explains nearly all that is wrong, or ''.
+
+  Args:
+    stage: y of one expert, which has a single rank and no layout of its own.
+  """
+  best_share, best_words = 0.0, ''
+  for says, look, changed_tensor in _list_expert_changes(stage):
+    share = float(_find_explained(stage, changed_tensor)[stage.rank].mean())
+    if share > best_share + 2.0**-10:
+      best_share = share
+      best_words = _join_words(says, f'look at {look}' if look else '')
+    if share == 1:
+      break
+  return best_words if best_share >= _NAMED_SHARE else ''
+
+
+def _list_expert_changes(
+  stage: failed_stage.FailedStage,
+) -> Iterator[tuple[str, str, np.ndarray]]:
+  """Yields the words of a bug, where to look, and the part of y with it."""
+  part = 'its part of y'
+  yield f'as if {part} was zero', '', np.zeros_like(stage.expected)
+  for change in known_bugs.select_changes(stage.name, known_bugs.COLUMNS):
+    changed_tensor = change.bug(stage.expected)
+    if changed_tensor is not None:
+      yield f'as if {part} {change.says}', change.look, changed_tensor
+  yield f'as if {part} was twice that', '', 2 * stage.expected
+  for says, look, compute in stage.variants:
+    yield says, look, compute()
+  for says, look, bugs in _bugs(stage):
+    yield says, look, stage.recompute(bugs)
+
+
 def _drop_right(stage: failed_stage.FailedStage) -> failed_stage.FailedStage:
   """Returns the stage without elements that are as expected.
 

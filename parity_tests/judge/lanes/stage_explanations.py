@@ -13,6 +13,7 @@ from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.explain import explain
 from hpmoe.parity_tests.explain import failed_stage
 from hpmoe.parity_tests.explain import known_bugs
+from hpmoe.parity_tests.explain import one_expert
 from hpmoe.parity_tests.explain import operand_mistakes
 from hpmoe.parity_tests.explain import patterns
 from hpmoe.parity_tests.explain import quantised_misreads
@@ -21,6 +22,8 @@ from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.lanes import tolerance_lanes
+from hpmoe.parity_tests.judge.limits.bounds import activation_bounds
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import recipes
@@ -72,6 +75,9 @@ def explain_results(
         options, case, answer, expected, failure, refuses, exact
       )
       explanation, whole = explain.explain(stage, failure.pattern)
+      if not whole and 'as if' not in explanation:
+        cause = _explain_expert(case, stage)
+        explanation, whole = cause or explanation, bool(cause)
     seeks_roundings = options.roundings is None or name in options.roundings
     # No search among a hundred roundings if a bug explains the stage,
     if seeks_roundings and pass_case.is_small(case) and not whole:
@@ -96,6 +102,27 @@ def explain_results(
     return result.part.but(change)
 
   return [tell(r) for r in results]
+
+
+def _explain_expert(
+  case: pass_case.PassCase, stage: failed_stage.FailedStage
+) -> str:
+  """Returns the mistake of one expert in words, or ''."""
+  config, policy = case.inputs.config, case.inputs.policy
+  has_forms = policy.quantised or policy.x_form or policy.rows
+  is_plain = not (has_forms or policy.operand_forms or config.bias)
+  is_plain = is_plain and policy.placement != 'input'
+  needed_stages = {'expert_in', 'gate_up', 'activation', 'expert_out'}
+  if stage.name != 'y' or not is_plain or not needed_stages <= {*stage.reads}:
+    return ''
+  if 'topk_weights' not in stage.reads['y'] or not pass_case.is_small(case):
+    return ''
+
+  def activate(gate_up: np.ndarray) -> np.ndarray:
+    exact = bounded_values.exact(gate_up)
+    return activation_bounds.activate(policy, exact, None).value
+
+  return one_expert.find_cause(stage, activate)
 
 
 def _pick_failures(
