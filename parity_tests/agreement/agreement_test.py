@@ -76,6 +76,23 @@ class TestRoundedRuns:
       assert row.choices.near_ties < 0.2 * row.tokens
       assert row.alone <= 1
 
+  def test_a_right_run_with_more_bits_than_the_left(
+    self, tmp_path, left, right
+  ):
+    # Given the float32 run as the candidate, with its own weights or none,
+    names = {EXPERTS, f'{LAYER.replace("1", "0")}.mlp.experts'}
+    bare_run = {
+      key: array
+      for key, array in left.items()
+      if key[0] not in names or 'parameters' not in key[1]
+    }
+    assert len(bare_run) < len(left)
+    for candidate in (left, bare_run):
+      # then its experts are right.
+      result = _compare(tmp_path, right, candidate)
+      assert result.verdict == 'pass', _list_faults(result)
+      assert all(row.alone <= 1 for row in result.rows)
+
   @pytest.mark.slow
   def test_the_first_other_expert_is_placed(self, tmp_path, left, right):
     result = _compare(tmp_path, left, right)

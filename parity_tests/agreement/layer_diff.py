@@ -61,7 +61,8 @@ class Row:
     y_apart: how far y is apart, relatively.
     y_replayed: the same, once the right has the left's experts.
     alone: how far the right's y is from float64 on what it read, under the
-      left's weights, in parts of the limit; above 1: no rounding explains it.
+      left's weights (the right's, if they have more bits), in parts of the
+      limit; above 1: no rounding explains it.
     faults: what is wrong, a line each.
     notes: what could not be told.
   """
@@ -204,7 +205,7 @@ class _Comparison:
     ]
     if y[1] is None:
       return NAN, NAN, NAN
-    alone = self._judge_experts(right, y[1])
+    alone = self._judge_experts(right, y[1], order)
     if y[0] is None or y[0].shape != y[1].shape:
       return NAN, NAN, alone
     y_apart = replay.measure_distance(y[0], y[1])
@@ -373,20 +374,35 @@ class _Comparison:
     result[tokens] += other - own
     return result
 
-  def _judge_experts(self, right, y) -> float:
+  def _read_least_rounded(
+    self, ids: np.ndarray, order: np.ndarray | None
+  ) -> list[np.ndarray] | None:
+    """Returns the left's weights, or the right's if the left's are narrower.
+
+    Both are in the left's numbers of experts.
+    """
+    slabs = self._read_slabs((0, 1), ids)
+    own = self._read_slabs((1, 0), ids)
+    if slabs is None or own is None:
+      return slabs
+    if own[0].dtype.itemsize <= slabs[0].dtype.itemsize:
+      return slabs
+    return own if order is None else [slab[np.argsort(order)] for slab in own]
+
+  def _judge_experts(self, right, y, order) -> float:
     """Returns the largest error of a token's y, in parts of its limit."""
     if right.x is None or right.weights is None:
       return NAN
-    slabs = self._read_slabs((0, 1), right.ids)
+    slabs = self._read_least_rounded(right.ids, order)
     if slabs is None or slabs[1].shape[2] != y.shape[1]:
       return NAN
-    # Ids are in the left's numbers of experts, and so are its weights.
     tokens = _sample_tokens(right.ids)
     narrow = [_round_to(slab, right.x.dtype) for slab in slabs]
     expected, size = replay.compute_y(
       right.x[tokens], right.ids[tokens], right.weights[tokens], *narrow
     )
-    unit = ulp.unit_roundoff(str(y.dtype))
+    # The right may have its own weights with more bits than these.
+    unit = max(ulp.unit_roundoff(str(a.dtype)) for a in (y, *narrow))
     factor = _FACTORS.get(unit, _NARROW_FACTOR)
     apart = np.linalg.norm(y[tokens].astype(np.float64) - expected, axis=-1)
     share = apart / np.where(size == 0, 1.0, factor * unit * size)

@@ -203,7 +203,8 @@ def pair(name: str, text: str) -> Pair:
   if framework not in FRAMEWORKS or not colon or not moe:
     raise ValueError(
       f'{name}: expected FRAMEWORK:MOE with a framework of '
-      f'{list(FRAMEWORKS)}, got {text!r}'
+      f'{list(FRAMEWORKS)}, or dump:DIR (a folder of weights: '
+      f'--{name}_model), got {text!r}'
     )
   if moe.startswith('--') and framework != 'jax':
     raise ValueError(

@@ -340,10 +340,11 @@ def _measure_distance(own: Array, measured: Array) -> float:
 def _name_part(error: Array, limit: Array) -> str:
   """Returns which tokens or features differ, unless all do."""
   texts = []
-  for axis, noun in ((1, 'tokens'), (0, 'features')):
+  for axis, noun in ((1, 'token'), (0, 'feature')):
     ratio = _average(error, axis) / _average(limit, axis)
     bad = np.flatnonzero(ratio > 1)
     if 0 < bad.size <= ratio.size // 2:
       places = ', '.join(map(str, bad[:4])) + (', ...' if bad.size > 4 else '')
-      texts.append(f'{noun} {places} of {ratio.size}')
+      plural = 's' if bad.size > 1 else ''
+      texts.append(f'{noun}{plural} {places} (of {ratio.size})')
   return '; '.join(texts)

@@ -172,9 +172,9 @@ WRONG = {
     f'{LAYER}.mlp: choice of experts, their weights',
     'their mean is',
   ),
-  'experts': (_lose_expert, f'{LAYER}.mlp.experts', 'tokens 5 of 24'),
+  'experts': (_lose_expert, f'{LAYER}.mlp.experts', 'token 5 (of 24)'),
   'residual': (_lose_residual, f'{LAYER}: residual after attention', ''),
-  'logits': (_scale_logits, 'lm_head', 'features 7 of 48'),
+  'logits': (_scale_logits, 'lm_head', 'feature 7 (of 48)'),
 }
 
 

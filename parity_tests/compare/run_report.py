@@ -54,7 +54,9 @@ def conclude(result: run_diff.Result) -> str:
   if absent:
     lines.append(f'not in the dump: {len(absent)} modules, first {absent[0]}')
   sentence = {
-    verdicts.PASS: 'rounding explains every difference from the model',
+    verdicts.PASS: (
+      'rounding explains every difference of the forward pass from the model'
+    ),
     verdicts.FAIL: 'the run is not of this model',
     verdicts.NOT_JUDGED: 'the dump holds none of the modules',
   }[result.verdict]

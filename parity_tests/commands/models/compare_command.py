@@ -189,6 +189,12 @@ def _compare_weights(f: parser.Values) -> int:
   known_names = {'left_model', 'right_model', 'json', *_TEXT_FLAGS}
   beside = 'with --left_model, which compares weights'
   cli.refuse_all_but(f, known_names, beside)
+  unused = [n for n in _TEXT_FLAGS if f[n].present]
+  if unused and not f.score_windows:
+    raise cli.UsageError(
+      f'{unused[0]}: expected --score_windows=N with it, which compares '
+      'predictions, got none'
+    )
   left, right = (
     weight_sides.open_side(name, f[name].value, f[other].value)
     for name, other in pair.items()
@@ -219,6 +225,7 @@ def _score_folders(
     sides = [convert.read(n, f.dtype) for n in (f.left_model, f.right_model)]
   except ValueError as error:
     return dict(not_run=str(error)), [f'not run: {error}']
+  cli.warn_of_bytes(f.left_model, sides[0].config)
   encoding = text_lib.encoding_of(f.left_model, sides[0].config)
   tokens = text_lib.read(f.text, encoding).tokens
   windows = scores.cut_windows(tokens, f.sequence, f.score_windows)

@@ -167,7 +167,8 @@ def _compare_experts(left, right, prefix: str) -> Row:
     finding = Finding(weight_forms.WRONG, text)
     return Row(name, shape, dtypes, (finding,), float('nan'))
   layer = weight_experts.compare_layer(left, right, prefix)
-  return Row(name, shape, dtypes, layer.findings, layer.distance)
+  findings = weight_forms.refuse_added_bits(layer.findings, dtypes)
+  return Row(name, shape, dtypes, findings, layer.distance)
 
 
 def _compare_tensor(left, right, name: str) -> Row:
@@ -188,7 +189,9 @@ def _compare_tensor(left, right, name: str) -> Row:
     text = text or weight_forms.describe_difference(*sides)
     finding = Finding(weight_forms.WRONG, text)
   is_equal = finding.kind == weight_forms.EQUAL
-  findings = () if is_equal else (finding,)
+  findings = weight_forms.refuse_added_bits(
+    () if is_equal else (finding,), dtypes
+  )
   return Row(name, sides[0].shape, dtypes, findings, distance)
 
 

@@ -153,6 +153,50 @@ class TestWrongConversions:
     (line,), _ = find_lines(change)
     assert 'expert 2: up: 1 of 512 elements differ' in line
 
+  def test_bits_that_left_lacks(self, tmp_path):
+    # Given a norm of ones, and a noise on it that bfloat16 loses,
+    name = 'model.layers.1.self_attn.q_norm.weight'
+    noise = 2.0**-10 * np.random.default_rng(0).uniform(-1, 1, 8)
+
+    def write(side, values):
+      return weight_testing.write_changed(
+        weight_testing.write_folder(tmp_path / f'base_{side}'),
+        tmp_path / side,
+        lambda tensors: tensors.update({name: values.astype(np.float32)}),
+      )
+
+    left, right = write('left', np.ones(8)), write('right', 1 + noise)
+    # then no conversion of left makes it, and one of right makes left.
+    result = _compare(left, right)
+    assert (result.verdict, weight_report.list_lines(result)) == (
+      'fail',
+      [
+        f'{name}: right has bits that left lacks: left is right rounded to '
+        'bfloat16'
+      ],
+    )
+    assert _compare(right, left).verdict == 'pass'
+
+  def test_a_folder_that_is_narrower_than_its_source(self, tmp_path):
+    right = weight_testing.write_folder(tmp_path / 'right')
+    left = weight_testing.write_changed(
+      right,
+      tmp_path / 'left',
+      lambda tensors: {n: a.astype(BFLOAT16) for n, a in tensors.items()},
+    )
+    assert _compare(left, right).verdict == 'pass'
+
+  def test_one_row_with_a_factor(self, find_lines):
+    name = f'{wrong_testing.LAYER}mlp.gate.weight'
+
+    def change(tensors):
+      tensors[name][3] *= 1.5
+
+    (line,), _ = find_lines(change)
+    assert line == (
+      f"{name}: row 3 of right is 1.5 times left's, the others are equal"
+    )
+
   def test_a_bfloat16_that_was_cut(self, find_lines):
     def change(tensors):
       for name, array in tensors.items():

@@ -1,6 +1,6 @@
 """The forms of wrong conversions of one tensor, in words."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import dataclasses
 import itertools
 
@@ -13,6 +13,7 @@ from hpmoe.parity_tests.compare.weights import weight_pair
 # Kinds of findings, from harmless to a wrong conversion.
 EQUAL, ROUNDED, REORDERED, WRONG = 'same', 'rounded', 'same function', 'wrong'
 KINDS = (EQUAL, ROUNDED, REORDERED, WRONG)
+_LEFT = 'left '  # a rounding of this side
 Pair = weight_pair.Pair
 
 
@@ -83,6 +84,29 @@ def name_rounding(pair: Pair) -> Finding:
     return Finding(EQUAL, '')  # in another dtype
   kind = WRONG if 'cut' in pair.rounding else ROUNDED
   return Finding(kind, pair.rounding)
+
+
+def refuse_added_bits(
+  findings: Iterable[Finding], dtypes: tuple[str, str]
+) -> tuple[Finding, ...]:
+  """Returns findings; a left that is a rounded right must be stored as that.
+
+  Args:
+    findings: of a tensor.
+    dtypes: in which the left and the right store it.
+  """
+  return tuple(
+    Finding(
+      WRONG,
+      'right has bits that left lacks: left is right '
+      + finding.text.removeprefix(_LEFT),
+    )
+    if finding.kind == ROUNDED
+    and finding.text.startswith(_LEFT)
+    and dtypes[0] == dtypes[1]
+    else finding
+    for finding in findings
+  )
 
 
 def _add_rounding(finding: Finding, pair: Pair) -> Finding:
@@ -171,6 +195,16 @@ def find_scale(pairs: Iterator[Pair], block: tuple[int, int]) -> Finding | None:
         f'right is {factor} times left: a scale misread',
         group='right is left times a factor of its own: scales misread',
       )
+    unequal = np.flatnonzero(np.abs(factors.reshape(-1) - 1) > tolerance)
+    if unequal.size == 1:
+      (place,) = unequal
+      return Finding(
+        WRONG,
+        f'{words} {place} of right is {factors.reshape(-1)[place]:.4g} times '
+        "left's, the others are equal",
+      )
+    if unequal.size <= factors.size // 2:
+      return None
     text = f'each {words} of right is left times a factor of its own'
     return Finding(WRONG, f'{text}: scales misread')
   return None
