@@ -23,15 +23,15 @@ Contention::Contention(const Figures& figures, const FabricTables& fabric,
   const bool ordered = figures.put_trip > 0 && figures.home_trip > 0;
   for (const double capacity : {figures.hbm, figures.l2}) {
     for (int32_t r = 0; r < ranks; ++r) {
-      resources_.emplace_back(capacity, memory);
+      servers_.Add(FairShare(capacity, memory));
     }
   }
   for (const double capacity : fabric.capacity) {
-    resources_.emplace_back(link_share * capacity, link,
-                            ordered ? trip : nullptr);
+    servers_.Add(
+        FairShare(link_share * capacity, link, ordered ? trip : nullptr));
   }
-  soonest_.Resize(static_cast<uint32_t>(resources_.size()));
-  lone_bytes_.assign(resources_.size(), 0.0);
+  servers_.Open();
+  lone_bytes_.assign(servers_.size(), 0.0);
 }
 
 uint32_t Contention::Enter(double now, uint32_t worker, const TaskDesc& task,
@@ -69,39 +69,51 @@ void Contention::Send(const TaskDesc& task, const std::vector<Sent>& sent,
   used_links_.clear();
 }
 
-void Contention::Demand(int32_t resource, DemandClass of, double bytes,
+void Contention::Demand(int32_t server, DemandClass of, double bytes,
                         Entry* entry) {
   if (bytes == 0) return;
-  Fluid& fluid = resources_[resource];
   if (!sharing_) {
-    lone_bytes_[resource] += bytes;
-    *entry->end =
-        std::max(*entry->end, entry->now + bytes / fluid.LoneRate(of));
+    lone_bytes_[server] += bytes;
+    const double rate = servers_[server].discipline().LoneRate(of);
+    *entry->end = std::max(*entry->end, entry->now + bytes / rate);
     return;
   }
-  fluid.Enter(entry->now, of, bytes, entry->worker);
-  soonest_.Set(resource, fluid.next());
+  servers_.Enter(entry->now, server, of, bytes, entry->worker);
   ++entry->entered;
 }
 
 const std::vector<uint32_t>& Contention::Leave() {
-  const uint32_t resource = soonest_.index();
   ended_.clear();
-  resources_[resource].Leave(&ended_);
-  soonest_.Set(resource, resources_[resource].next());
+  servers_.Leave([&](uint32_t worker) { ended_.push_back(worker); });
   return ended_;
 }
 
 void Contention::Report(std::vector<Used>* hbm, std::vector<Used>* l2,
                         std::vector<Used>* links) const {
-  for (size_t i = 0; i < resources_.size(); ++i) {
-    const Fluid& fluid = resources_[i];
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    const auto& server = servers_[i];
     const auto ranks = static_cast<size_t>(ranks_);
     std::vector<Used>* const to = i < ranks ? hbm : i < 2 * ranks ? l2 : links;
     to->push_back(
-        sharing_ ? Used{fluid.bytes(), fluid.busy()}
-                 : Used{lone_bytes_[i], lone_bytes_[i] / fluid.capacity()});
+        sharing_ ? Used{server.offered(), server.busy()}
+                 : Used{lone_bytes_[i], lone_bytes_[i] / server.capacity()});
   }
+}
+
+Status Contention::Conserves(double total) const {
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    const auto at = static_cast<int32_t>(i);
+    const bool memory = at < ranks_, link = at >= 2 * ranks_;
+    const Status status = CheckAccount(servers_[i].account(), total,
+                                       memory ? "memory of rank"
+                                       : link ? "link"
+                                              : "L2 of rank",
+                                       memory ? at
+                                       : link ? at - 2 * ranks_
+                                              : at - ranks_);
+    if (status.code != 0) return status;
+  }
+  return Status{};
 }
 
 }  // namespace hpmoe::sim

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "backend_ascend/simulator/core/fair_share.h"
+#include "backend_ascend/simulator/core/server.h"
 #include "backend_ascend/simulator/cost.h"
 #include "backend_ascend/simulator/figures.h"
-#include "backend_ascend/simulator/first_of.h"
-#include "backend_ascend/simulator/fluid.h"
 
 namespace hpmoe::sim {
 
@@ -32,12 +32,14 @@ class Contention {
                  const Cost& cost, const std::vector<Sent>& sent, double* end);
 
   // When the first demand ends; kNoTime: there is none.
-  double next() const { return soonest_.time(); }
+  double next() const { return servers_.next(); }
   // At that time: the workers of the demands that end.
   const std::vector<uint32_t>& Leave();
 
   void Report(std::vector<Used>* hbm, std::vector<Used>* l2,
               std::vector<Used>* links) const;
+  // Refuses a server that lost bytes, made some, or was too fast.
+  Status Conserves(double total) const;
 
  private:
   // Of a task's demands.
@@ -48,15 +50,14 @@ class Contention {
     uint32_t entered;
   };
 
-  void Demand(int32_t resource, DemandClass of, double bytes, Entry* entry);
+  void Demand(int32_t server, DemandClass of, double bytes, Entry* entry);
   void Send(const TaskDesc& task, const std::vector<Sent>& sent, Entry* entry);
   int32_t MemoryOf(int32_t rank) const { return one_memory_ ? 0 : rank; }
 
   const FabricTables& fabric_;
   const int32_t ranks_;
   const bool one_memory_, sharing_;
-  std::vector<Fluid> resources_;    // HBM [R], L2 [R], links
-  FirstOf soonest_;                 // of resources_
+  Servers<FairShare> servers_;      // HBM [R], L2 [R], links
   std::vector<double> lone_bytes_;  // without sharing
   std::vector<double> link_bytes_;  // of one put, by link
   std::vector<int32_t> used_links_;

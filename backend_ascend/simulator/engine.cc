@@ -6,18 +6,13 @@
 #include "backend_ascend/image/rows.h"
 #include "backend_ascend/image/worker.h"
 #include "backend_ascend/simulator/contention.h"
+#include "backend_ascend/simulator/core/event_core.h"
+#include "backend_ascend/simulator/core/one_task.h"
+#include "backend_ascend/simulator/core/server.h"
 #include "backend_ascend/simulator/operators.h"
 
 namespace hpmoe::sim {
 namespace {
-
-constexpr int32_t kNobody = -1;
-
-struct Event {
-  int32_t counter = 0;
-  int32_t waiting = kNobody;  // the last worker that came to wait for it
-  double seen = 0;            // s, when all see that it was reached
-};
 
 // Tasks of one worker before its thread looks at the others, as on the host.
 constexpr int32_t kMaxRun = 16;
@@ -33,37 +28,25 @@ struct Thread {
 struct Worker {
   int32_t thread = kNobody;  // that drives it
   Cursor cursor;
-  double seen = 0;           // s, the last event of its next task
-  int32_t behind = kNobody;  // the next that waits for the same
-  uint32_t pending = 0;      // demands that still flow
-  double since = kNoTime;    // when it was blocked; kNoTime: it is not
-  double own_end = 0;        // of the task that it runs
-  double own_left = 0;       // s of it at the whole rate, at `own_from`
-  double own_from = 0;
-  double rate = 1;     // what puts beside it leave of an AIC
-  int32_t beside = 0;  // puts that run on AIVs beside an AIC
-  uint32_t turn = 0;   // of its timer; an earlier one is void
+  double seen = 0;         // s, the last event of its next task
+  uint32_t pending = 0;    // demands that still flow
+  double since = kNoTime;  // when it was blocked; kNoTime: it is not
+  Server<OneTask> core;    // puts beside it take from an AIC's rate
+  double own_end = 0;      // of the task that it runs
+  int32_t beside = 0;      // puts that run on AIVs beside an AIC
   double fixed = 0;
   bool runs = false;
   bool puts = false;  // and takes from the AIC beside it
 };
 
-struct Timer {
-  double at;
-  uint32_t worker;
-  uint32_t turn;
-  // A heap's top is the greatest.
-  bool operator<(const Timer& other) const {
-    return at != other.at ? at > other.at : worker > other.worker;
-  }
-};
-
-class Engine {
+class Engine : private EventCore {
  public:
   Engine(const Launch& launch, const Figures& figures,
          const FabricTables& fabric, const Pricing& pricing,
          const SimOptions& options, TaskTime* times)
-      : launch_(launch),
+      : EventCore(launch.view->num_queues, launch.view->num_events,
+                  launch.view->num_tasks),
+        launch_(launch),
         view_(*launch.view),
         figures_(figures),
         fabric_(fabric),
@@ -74,7 +57,6 @@ class Engine {
         contention_(figures, fabric, view_.header->num_ranks,
                     options.barriers ? figures.collective : 1, options.sharing),
         operators_(view_, pricing, options.barriers),
-        events_(view_.num_events),
         workers_(view_.num_queues),
         threads_(static_cast<size_t>(figures.threads)),
         busy_(view_.num_queues, 0.0) {
@@ -100,20 +82,16 @@ class Engine {
       Scan(static_cast<int32_t>(t));
     }
     Settle();
-    while (true) {
-      DropVoidTimers();
-      const double flowed = contention_.next();
-      const double timed = timers_.empty() ? kNoTime : timers_.front().at;
-      if (flowed == kNoTime && timed == kNoTime) break;
-      if (flowed <= timed) {
-        now_ = flowed;
-        Flowed();
-      } else {
-        now_ = timed;
-        TakeTimer();
-      }
-      Settle();
-    }
+    RunEvents(Source{[&] { return contention_.next(); },
+                     [&] {
+                       Flowed();
+                       Settle();
+                     }},
+              Source{[&] { return calendar_.next(); },
+                     [&] {
+                       TakeTimer();
+                       Settle();
+                     }});
     totals->total = total_;
     totals->busy = busy_;
     contention_.Report(&totals->hbm, &totals->l2, &totals->links);
@@ -124,9 +102,9 @@ class Engine {
   const TaskDesc& Task(uint32_t index) const { return view_.tasks[index]; }
   const WaitDesc& Wait(uint32_t index) const { return view_.waits[index]; }
   bool Reached(const WaitDesc& wait) {
-    const Event& event = events_[wait.event];
+    const Counter& event = counters_[wait.event];
     blocking_ = wait.event;
-    if (event.counter < wait.threshold) return false;
+    if (event.count < wait.threshold) return false;
     seen_ = std::max(seen_, event.seen);
     return true;
   }
@@ -136,18 +114,8 @@ class Engine {
                launch_.Headers(task));
   }
   void Add(const SignalDesc&, int32_t number, int32_t amount) {
-    Event& event = events_[number];
-    const int32_t threshold = view_.events[number].threshold;
-    const bool reached = event.counter >= threshold;
-    // A corrupt image may count beyond what int32 can.
-    event.counter = static_cast<int32_t>(static_cast<uint32_t>(event.counter) +
-                                         static_cast<uint32_t>(amount));
-    if (reached || event.counter < threshold) return;
-    event.seen = now_ + figures_.poll;
-    for (int32_t w = event.waiting; w != kNobody; w = workers_[w].behind) {
-      ready_.push_back(w);
-    }
-    event.waiting = kNobody;
+    Count(number, amount, view_.events[number].threshold, figures_.poll,
+          [&](int32_t w) { ready_.push_back(w); });
   }
 
  private:
@@ -190,7 +158,7 @@ class Engine {
       worker.seen = seen_;
       if (fetched.result == StepResult::kDone) return;
       if (fetched.result == StepResult::kBlocked) {
-        return Block(w, &events_[blocking_].waiting);
+        return Block(w, &counters_[blocking_].waiting);
       }
       const TaskDesc& task = view_.tasks[fetched.task];
       double at = pricing_.skipped[task.kind] ? now_ : seen_;
@@ -202,7 +170,7 @@ class Engine {
       }
       if (at > now_) {
         Blocked(&worker);
-        return SetTimer(at, w);
+        return calendar_.Set(at, w);
       }
       if (!Begin(w, fetched.task)) return;
     }
@@ -224,7 +192,8 @@ class Engine {
       if (fetched.result == StepResult::kBlocked) Blocked(&worker);
       if (fetched.result != StepResult::kRan) continue;
       worker.thread = t;
-      return SetTimer(now_ + static_cast<double>(looked) * figures_.poll, w);
+      const double polled = static_cast<double>(looked) * figures_.poll;
+      return calendar_.Set(now_ + polled, w);
     }
     thread.idle = true;
   }
@@ -255,14 +224,14 @@ class Engine {
 
   void Block(int32_t w, int32_t* list) {
     Blocked(&workers_[w]);
-    workers_[w].behind = *list;
-    *list = w;
+    WaitIn(list, w);
   }
 
   // Whether the task has ended, too.
   bool Begin(int32_t w, uint32_t index) {
     Worker& worker = workers_[w];
     const TaskDesc& task = view_.tasks[index];
+    BeginTask(index);
     times_[index].start = now_;
     times_[index].thread = worker.thread;
     if (worker.thread != kNobody) {
@@ -280,14 +249,13 @@ class Engine {
     Cost cost = costs_.Of(task);
     if (!options_.sharing) cost.missed = missed_[index];
     Record(index, cost);
-    worker.own_left = cost.own;
-    worker.own_from = now_;
-    worker.own_end = EndAtRate(worker);
+    worker.core.Enter(now_, 0, cost.own, w);
+    worker.own_end = worker.core.next();
     worker.fixed = cost.fixed;
     worker.runs = true;
     worker.pending =
         contention_.Enter(now_, w, task, cost, costs_.sent(), &worker.own_end);
-    if (worker.pending == 0) SetTimer(worker.own_end + cost.fixed, w);
+    if (worker.pending == 0) calendar_.Set(worker.own_end + cost.fixed, w);
     worker.puts = SlowsCubes(task, cost);
     if (worker.puts) Beside(w, 1);
     return false;
@@ -299,25 +267,25 @@ class Engine {
            FormOf(task) == Form::kHomePut && cost.linked > 0;
   }
 
-  static double EndAtRate(const Worker& worker) {
-    if (worker.rate <= 0) return kNoTime;
-    return worker.own_from + worker.own_left / worker.rate;
-  }
-
   // A put on an AIV begins or ends: the product beside it goes on at another
   // rate from now.
   void Beside(int32_t w, int32_t more) {
     const int32_t beside = beside_[w];
     if (beside == kNobody) return;
     Worker& worker = workers_[beside];
-    const double had = worker.rate;
     worker.beside += more;
-    worker.rate = std::max(0.0, 1 - figures_.home_beside * worker.beside);
-    if (!worker.runs || worker.own_end <= now_) return;
-    worker.own_left -= (now_ - worker.own_from) * had;
-    worker.own_from = now_;
-    worker.own_end = EndAtRate(worker);
-    if (worker.pending == 0) SetTimer(worker.own_end + worker.fixed, beside);
+    const double rate = std::max(0.0, 1 - figures_.home_beside * worker.beside);
+    if (worker.core.next() <= now_) LeaveCore(&worker);
+    worker.core.Retune(now_, [&](OneTask* core) { core->set_rate(rate); });
+    if (worker.core.discipline().idle()) return;
+    worker.own_end = worker.core.next();
+    if (worker.pending == 0) {
+      calendar_.Set(worker.own_end + worker.fixed, beside);
+    }
+  }
+
+  void LeaveCore(Worker* worker) {
+    worker->core.LeaveBy(now_, [](int32_t) {});
   }
 
   void Record(uint32_t index, const Cost& cost) {
@@ -330,7 +298,7 @@ class Engine {
     for (const uint32_t w : contention_.Leave()) {
       Worker& worker = workers_[w];
       if (--worker.pending > 0) continue;
-      SetTimer(std::max(now_, worker.own_end) + worker.fixed, w);
+      calendar_.Set(std::max(now_, worker.own_end) + worker.fixed, w);
     }
   }
 
@@ -342,27 +310,9 @@ class Engine {
     __builtin_prefetch(times_ + next, 1);
   }
 
-  void SetTimer(double at, int32_t w) {
-    const uint32_t turn = ++workers_[w].turn;
-    if (at == kNoTime) return;
-    timers_.push_back({at, static_cast<uint32_t>(w), turn});
-    std::push_heap(timers_.begin(), timers_.end());
-  }
-
-  // Of products whose rate has changed since.
-  void DropVoidTimers() {
-    while (!timers_.empty() &&
-           timers_.front().turn != workers_[timers_.front().worker].turn) {
-      std::pop_heap(timers_.begin(), timers_.end());
-      timers_.pop_back();
-    }
-  }
-
   // A task ends, or a worker that was blocked has seen why it no longer is.
   void TakeTimer() {
-    const auto w = static_cast<int32_t>(timers_.front().worker);
-    std::pop_heap(timers_.begin(), timers_.end());
-    timers_.pop_back();
+    const int32_t w = calendar_.Take();
     Worker& worker = workers_[w];
     const uint32_t index = worker.cursor.tasks[worker.cursor.next];
     if (!worker.runs) {
@@ -381,9 +331,10 @@ class Engine {
       workers_[w].puts = false;
       Beside(w, -1);
     }
+    if (!workers_[w].core.discipline().idle()) LeaveCore(&workers_[w]);
+    EndTask(index);
     times_[index].end = now_;
     busy_[w] += now_ - times_[index].start;
-    total_ = std::max(total_, now_);
     Finish(&workers_[w].cursor, *this);
     if (options_.barriers && operators_.End(view_.tasks[index])) Open(now_);
   }
@@ -392,9 +343,9 @@ class Engine {
   void Open(double now) {
     if (!options_.barriers) return;
     operators_.Open(now + figures_.launch, [&](int32_t first) {
-      for (int32_t w = first; w != kNobody; w = workers_[w].behind) {
-        SetTimer(std::max(now + figures_.launch, workers_[w].seen), w);
-      }
+      WakeAll(first, [&](int32_t w) {
+        calendar_.Set(std::max(now + figures_.launch, workers_[w].seen), w);
+      });
     });
   }
 
@@ -407,7 +358,13 @@ class Engine {
           options_.barriers ? " operator by operator" : "",
           worker.cursor.tasks[worker.cursor.next]);
     }
-    return Status{};
+    Status status = EventCore::Conserves();
+    if (status.code == 0) status = contention_.Conserves(total_);
+    for (size_t q = 0; q < workers_.size() && status.code == 0; ++q) {
+      status = CheckAccount(workers_[q].core.account(), total_,
+                            "the core of queue", static_cast<int>(q));
+    }
+    return status;
   }
 
   const Launch& launch_;
@@ -421,8 +378,6 @@ class Engine {
   Contention contention_;
   Operators operators_;
 
-  double now_ = 0, total_ = 0;
-  std::vector<Event> events_;
   int32_t blocking_ = 0;         // the event that was looked at last
   double seen_ = 0;              // the last of those that were reached
   std::vector<Worker> workers_;  // by queue
@@ -433,7 +388,6 @@ class Engine {
       worker_order_;  // look at workers; where there are threads
   std::vector<double> busy_;
   std::vector<int32_t> ready_;
-  std::vector<Timer> timers_;   // a heap; at most one a worker is not void
   std::vector<double> missed_;  // by task, without sharing
 };
 

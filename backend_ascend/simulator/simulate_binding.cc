@@ -7,9 +7,9 @@
 
 #include "backend_ascend/host/binding.h"
 #include "backend_ascend/simulator/cache.h"
+#include "backend_ascend/simulator/core/fair_share.h"
 #include "backend_ascend/simulator/cost.h"
 #include "backend_ascend/simulator/engine.h"
-#include "backend_ascend/simulator/fluid.h"
 
 namespace hpmoe {
 namespace {
@@ -141,22 +141,23 @@ std::vector<double> FluidEnds(double capacity, const std::vector<double>& caps,
   Caps of{}, trip{};
   std::copy_n(caps.begin(), of.size(), of.begin());
   if (!trips.empty()) std::copy_n(trips.begin(), trip.size(), trip.begin());
-  sim::Fluid fluid(capacity, of.data(), trips.empty() ? nullptr : trip.data());
+  sim::Server<sim::FairShare> server(sim::FairShare(
+      capacity, of.data(), trips.empty() ? nullptr : trip.data()));
   std::vector<double> ends(times.size());
-  std::vector<uint32_t> ended;
   size_t next = 0;
-  while (next < times.size() || fluid.next() != sim::kNoTime) {
-    if (next < times.size() && times[next] < fluid.next()) {
-      fluid.Enter(times[next], static_cast<sim::DemandClass>(classes[next]),
-                  bytes[next], static_cast<uint32_t>(next));
+  double total = 0;
+  while (next < times.size() || server.next() != sim::kNoTime) {
+    if (next < times.size() && times[next] < server.next()) {
+      server.Enter(times[next], classes[next], bytes[next],
+                   static_cast<uint32_t>(next));
       ++next;
       continue;
     }
-    const double now = fluid.next();
-    ended.clear();
-    fluid.Leave(&ended);
-    for (const uint32_t demand : ended) ends[demand] = now;
+    const double now = server.next();
+    server.Leave([&](uint32_t demand) { ends[demand] = now; });
+    total = now;
   }
+  Check(sim::CheckAccount(server.account(), total, "server", 0));
   return ends;
 }
 
@@ -171,6 +172,29 @@ std::vector<bool> CacheMisses(double l2_bytes, const std::vector<double>& bytes,
     clock.Tick();
   }
   return misses;
+}
+
+// What the end of a run says of a server.
+void CheckServer(double offered, double served, double busy, double capacity,
+                 int entered, int left, double total) {
+  const sim::Account account = {offered,
+                                served,
+                                busy,
+                                capacity,
+                                static_cast<uint64_t>(entered),
+                                static_cast<uint64_t>(left),
+                                1};
+  Check(sim::CheckAccount(account, total, "server", 3));
+}
+
+// What the end of a run says of tasks that began (t) and ended (-1 - t).
+void CheckTasks(int tasks, const std::vector<int32_t>& moves) {
+  sim::Ledger ledger(static_cast<size_t>(tasks));
+  for (const int32_t move : moves) {
+    move < 0 ? ledger.End(static_cast<uint32_t>(-1 - move))
+             : ledger.Begin(static_cast<uint32_t>(move));
+  }
+  Check(ledger.Conserves());
 }
 
 }  // namespace
@@ -197,6 +221,12 @@ void BindSimulator(nb::module_& m) {
   m.def("fluid_ends", &FluidEnds, "capacity"_a, "caps"_a, "trips"_a, "times"_a,
         "classes"_a, "bytes"_a,
         "When each demand on one shared resource ends; `times` ascend.");
+  m.def("check_server", &CheckServer, nb::kw_only(), "offered"_a, "served"_a,
+        "busy"_a, "capacity"_a, "entered"_a, "left"_a, "total"_a,
+        "Raises ValueError where server 3 did not serve what it was offered.");
+  m.def("check_tasks", &CheckTasks, "tasks"_a, "moves"_a,
+        "Raises ValueError where a task did not begin (t) and end (-1 - t)\n"
+        "once.");
   m.def("cache_misses", &CacheMisses, "l2_bytes"_a, "bytes"_a, "touched"_a,
         "Which touches of a cache's parts miss; `bytes` are of each part.");
 }

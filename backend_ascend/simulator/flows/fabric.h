@@ -42,20 +42,32 @@ inline Switch SwitchOf(const std::map<std::string, double>& numbers) {
 }
 
 // Bytes on a link of a message with so much payload, told so many targets.
-struct Packets {
-  const Switch& of;
+class Packets {
+ public:
+  // `of` must outlive this.
+  explicit Packets(const Switch& of) : of_(of) {}
 
-  double Head(double targets) const {
-    const double list = of.ids > 0 ? std::ceil(targets / of.ids) : 0;
-    return (of.header + list) * of.flit;
-  }
   double Request(double bytes, double targets) const {
-    return std::max(1.0, std::ceil(bytes / of.asked)) * Head(targets);
+    return std::max(1.0, std::ceil(bytes / of_.asked)) * Head(targets);
   }
-  double Data(double bytes, double targets) const {
-    const double packets = std::max(1.0, std::ceil(bytes / of.packet));
-    return packets * Head(targets) + std::ceil(bytes / of.flit) * of.flit;
+  // One message is mostly as long as the last.
+  double Data(double bytes, double targets) {
+    if (bytes == bytes_ && targets == targets_) return data_;
+    const double packets = std::max(1.0, std::ceil(bytes / of_.packet));
+    bytes_ = bytes;
+    targets_ = targets;
+    data_ = packets * Head(targets) + std::ceil(bytes / of_.flit) * of_.flit;
+    return data_;
   }
+
+ private:
+  double Head(double targets) const {
+    const double list = of_.ids > 0 ? std::ceil(targets / of_.ids) : 0;
+    return (of_.header + list) * of_.flit;
+  }
+
+  const Switch& of_;
+  double bytes_ = -1, targets_ = -1, data_ = 0;  // of the last
 };
 
 }  // namespace hpmoe::sim

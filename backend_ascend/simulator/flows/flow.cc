@@ -1,28 +1,23 @@
 #include "backend_ascend/simulator/flows/flow.h"
 
 #include <algorithm>
+#include <numeric>
 
-#include "backend_ascend/simulator/first_of.h"
-#include "backend_ascend/simulator/flows/fifo.h"
-#include "backend_ascend/simulator/flows/link.h"
+#include "backend_ascend/simulator/core/channels.h"
+#include "backend_ascend/simulator/core/event_core.h"
+#include "backend_ascend/simulator/core/fifo.h"
+#include "backend_ascend/simulator/core/one_task.h"
+#include "backend_ascend/simulator/core/server.h"
 
 namespace hpmoe::sim {
 namespace {
 
-constexpr int32_t kNobody = -1;
-
-struct Event {
-  int64_t counter = 0;
-  double seen = 0;            // s, when all see that it was reached
-  int32_t waiting = kNobody;  // the last server that came to wait for it
-};
-
-struct Server {
-  int32_t pool;
+struct Unit {
+  int32_t pool = 0;
   int32_t task = kNobody;
-  int32_t wait = 0;          // of the task, the first that is not reached
-  int32_t behind = kNobody;  // the next that waits for the same
+  int32_t wait = 0;  // of the task, the first that is not reached
   bool runs = false;
+  bool works = false;  // its core does
 };
 
 // Where a message, or a copy or part of it, is.
@@ -33,24 +28,17 @@ struct Flight {
   int32_t parts;  // that are summed in it
 };
 
-struct Timer {
-  double at;
-  int32_t server;
-  // A heap's top is the greatest.
-  bool operator<(const Timer& other) const {
-    return at != other.at ? at > other.at : server > other.server;
-  }
-};
-
-class FlowEngine {
+class FlowEngine : private EventCore {
  public:
   FlowEngine(const FlowTables& flow, const Switch& of, FlowTotals* totals)
-      : flow_(flow),
+      : EventCore(std::accumulate(flow.pool_servers.begin(),
+                                  flow.pool_servers.end(), size_t{0}),
+                  flow.threshold.size(), flow.own.size()),
+        flow_(flow),
         switch_(of),
-        packets_{switch_},
+        packets_(switch_),
         totals_(*totals),
         sessions_(of, flow.ranks),
-        events_(flow.threshold.size()),
         owners_(flow.op.size(), kNobody),
         left_(flow.op.size(), 0),
         holding_(flow.own.size(), 0),
@@ -65,141 +53,129 @@ class FlowEngine {
     totals_.delivered.assign(flow.ranks, 0);
     for (const Column<double>* of_rank : {&flow.up, &flow.down}) {
       for (const double capacity : *of_rank) {
-        links_.emplace_back(capacity, static_cast<int>(of.channels));
+        links_.Add({capacity, static_cast<int>(of.channels)});
       }
     }
-    soonest_.Resize(static_cast<uint32_t>(links_.size()));
+    links_.Open();
+    cores_.resize(std::accumulate(flow.pool_servers.begin(),
+                                  flow.pool_servers.end(), size_t{0}));
     for (size_t p = 0; p < next_.size(); ++p) {
       next_[p] = flow.pool_begin[p];
       for (int32_t s = 0; s < flow.pool_servers[p]; ++s) {
-        SetTimer(flow.pool_start[p], static_cast<int32_t>(servers_.size()));
-        servers_.push_back({static_cast<int32_t>(p)});
+        calendar_.Set(flow.pool_start[p], static_cast<int32_t>(units_.size()));
+        units_.push_back({});
+        units_.back().pool = static_cast<int32_t>(p);
       }
     }
   }
 
   Status Run() {
-    while (Step()) {
-    }
+    RunEvents(
+        Source{[&] { return links_.next(); },
+               [&] {
+                 links_.Leave([&](Flight flight) {
+                   coming_.Push({now_ + switch_.hop, flight});
+                 });
+               }},
+        Source{[&] { return coming_.empty() ? kNoTime : coming_.front().at; },
+               [&] {
+                 const Flight flight = coming_.front().flight;
+                 coming_.Pop();
+                 Come(flight);
+               }},
+        Source{[&] { return calendar_.next(); }, [&] { Go(calendar_.Take()); }},
+        Source{[&] { return sessions_.next(); },
+               [&] {
+                 sessions_.TimeOut(now_, &leaves_);
+                 SendPartials();
+               }});
+    totals_.total = total_;
     totals_.sessions = sessions_.totals();
     for (int32_t r = 0; r < flow_.ranks; ++r) {
-      const Link<Flight>& down = links_[flow_.ranks + r];
-      totals_.up_bytes.push_back(links_[r].bytes());
+      const auto& down = links_[flow_.ranks + r];
+      totals_.up_bytes.push_back(links_[r].offered());
       totals_.up_busy.push_back(links_[r].busy());
-      totals_.down_bytes.push_back(down.bytes());
+      totals_.down_bytes.push_back(down.offered());
       totals_.down_busy.push_back(down.busy());
     }
     return Ended();
   }
 
  private:
-  bool Step() {
-    const double flowed = soonest_.time();
-    const double come = coming_.empty() ? kNoTime : coming_.front().at;
-    const double timed = timers_.empty() ? kNoTime : timers_.front().at;
-    const double old = sessions_.next();
-    const double first = std::min({flowed, come, timed, old});
-    if (first == kNoTime || !status_ok_) return false;
-    now_ = first;
-    if (flowed == first) {
-      const uint32_t link = soonest_.index();
-      coming_.Push({now_ + switch_.hop, links_[link].Leave()});
-      soonest_.Set(link, links_[link].next());
-    } else if (come == first) {
-      const Flight flight = coming_.front().flight;
-      coming_.Pop();
-      Come(flight);
-    } else if (timed == first) {
-      const int32_t server = timers_.front().server;
-      std::pop_heap(timers_.begin(), timers_.end());
-      timers_.pop_back();
-      Go(server);
-    } else {
-      sessions_.TimeOut(now_, &leaves_);
-      SendPartials();
+  // --- Units: the servers of pools.
+
+  // One that waited, begins or ends.
+  void Go(int32_t u) {
+    Unit& unit = units_[u];
+    if (unit.runs) {
+      unit.runs = false;
+      if (!Finish(u)) return;
+      unit.task = kNobody;
     }
-    return true;
-  }
-
-  // --- Servers.
-
-  void SetTimer(double at, int32_t server) {
-    timers_.push_back({at, server});
-    std::push_heap(timers_.begin(), timers_.end());
-  }
-
-  // A server that waited, begins or ends.
-  void Go(int32_t s) {
-    Server& server = servers_[s];
-    if (server.runs) {
-      server.runs = false;
-      if (!Finish(s)) return;
-      server.task = kNobody;
-    }
-    if (server.task == kNobody && !Fetch(&server)) return;
-    while (server.wait < flow_.wait_begin[server.task + 1]) {
-      Event& event = events_[flow_.wait_event[server.wait]];
-      if (event.counter < flow_.threshold[flow_.wait_event[server.wait]]) {
-        server.behind = event.waiting;
-        event.waiting = s;
-        return;
+    if (unit.task == kNobody && !Fetch(&unit)) return;
+    while (unit.wait < flow_.wait_begin[unit.task + 1]) {
+      const int32_t event = flow_.wait_event[unit.wait];
+      Counter& counter = counters_[event];
+      if (counter.count < flow_.threshold[event]) {
+        return WaitIn(&counter.waiting, u);
       }
-      if (event.seen > now_) return SetTimer(event.seen, s);
-      ++server.wait;
+      if (counter.seen > now_) return calendar_.Set(counter.seen, u);
+      ++unit.wait;
     }
-    totals_.start[server.task] = now_;
-    server.runs = true;
-    SetTimer(now_ + flow_.own[server.task], s);
+    BeginTask(unit.task);
+    totals_.start[unit.task] = now_;
+    unit.runs = true;
+    const double own = flow_.own[unit.task];
+    if (own == 0) return calendar_.Set(now_, u);
+    unit.works = true;
+    cores_[u].Enter(now_, 0, own, u);
+    calendar_.Set(cores_[u].next(), u);
   }
 
-  bool Fetch(Server* server) {
-    int32_t* const next = &next_[server->pool];
-    if (*next == flow_.pool_begin[server->pool + 1]) return false;
-    server->task = flow_.pool_tasks[(*next)++];
-    server->wait = flow_.wait_begin[server->task];
+  bool Fetch(Unit* unit) {
+    int32_t* const next = &next_[unit->pool];
+    if (*next == flow_.pool_begin[unit->pool + 1]) return false;
+    unit->task = flow_.pool_tasks[(*next)++];
+    unit->wait = flow_.wait_begin[unit->task];
     return true;
   }
 
   // Whether the task has ended, too.
-  bool Finish(int32_t s) {
-    const int32_t task = servers_[s].task;
-    if (holding_[task] < 0) return EndTask(task);  // all has arrived
+  bool Finish(int32_t u) {
+    Unit& unit = units_[u];
+    const int32_t task = unit.task;
+    if (holding_[task] < 0) return End(task);  // all has arrived
+    if (unit.works) cores_[u].LeaveBy(now_, [](int32_t) {});
+    unit.works = false;
     const int32_t begin = flow_.message_begin[task];
     const int32_t end = flow_.message_begin[task + 1];
     const bool holds = flow_.holds[task] != 0;
     for (int32_t m = begin; m < end; ++m) left_[m] = Arrivals(m);
     if (holds) {
       holding_[task] = end - begin;
-      for (int32_t m = begin; m < end; ++m) owners_[m] = s;
+      for (int32_t m = begin; m < end; ++m) owners_[m] = u;
     }
     for (int32_t m = begin; m < end; ++m) Send(m);
     if (holds && end > begin) {
-      servers_[s].runs = true;
+      unit.runs = true;
       return false;
     }
-    return EndTask(task);
+    return End(task);
   }
 
-  bool EndTask(int32_t task) {
+  bool End(int32_t task) {
+    EndTask(task);
     totals_.end[task] = now_;
-    totals_.total = std::max(totals_.total, now_);
     for (int32_t i = flow_.signal_begin[task]; i < flow_.signal_begin[task + 1];
          ++i) {
-      Count(flow_.signal_event[i], flow_.signal_amount[i]);
+      Add(flow_.signal_event[i], flow_.signal_amount[i]);
     }
     return true;
   }
 
-  void Count(int32_t number, int32_t amount) {
-    Event& event = events_[number];
-    const bool reached = event.counter >= flow_.threshold[number];
-    event.counter += amount;
-    if (reached || event.counter < flow_.threshold[number]) return;
-    event.seen = now_ + flow_.release[number];
-    for (int32_t s = event.waiting; s != kNobody; s = servers_[s].behind) {
-      SetTimer(event.seen, s);
-    }
-    event.waiting = kNobody;
+  void Add(int32_t event, int32_t amount) {
+    Count(event, amount, flow_.threshold[event], flow_.release[event],
+          [&](int32_t u) { calendar_.Set(counters_[event].seen, u); });
   }
 
   // --- Messages.
@@ -238,10 +214,8 @@ class FlowEngine {
     }
   }
 
-  void Enter(int32_t link, double bytes, const Flight& flight) {
-    const int32_t channel = flow_.channel[flight.message];
-    if (!links_[link].Enter(now_, channel, bytes, flight)) return;
-    soonest_.Set(link, links_[link].next());
+  void Enter(int32_t link, double bytes, Flight flight) {
+    links_.Enter(now_, link, flow_.channel[flight.message], bytes, flight);
   }
   // From the rank that sends, or from a peer that answers.
   void Up(int32_t m, int32_t peer, Leg leg, double bytes, int32_t parts) {
@@ -254,7 +228,7 @@ class FlowEngine {
   }
 
   // A flight has passed a link and a hop.
-  void Come(const Flight& flight) {
+  void Come(Flight flight) {
     const int32_t m = flight.message;
     const double bytes = flow_.bytes[m];
     switch (flight.leg) {
@@ -346,12 +320,12 @@ class FlowEngine {
   // What holds for a message has one arrival less to wait for.
   void Release(int32_t m) {
     if (--left_[m] > 0 || owners_[m] == kNobody) return;
-    const int32_t s = owners_[m];
+    const int32_t unit = owners_[m];
     owners_[m] = kNobody;
-    int32_t* const holding = &holding_[servers_[s].task];
+    int32_t* const holding = &holding_[units_[unit].task];
     if (--*holding > 0) return;
     *holding = -1;
-    SetTimer(now_, s);
+    calendar_.Set(now_, unit);
   }
 
   void Deliver(int32_t m, int32_t p, int32_t parts) {
@@ -361,9 +335,9 @@ class FlowEngine {
       totals_.delivered[rank] += flow_.bytes[m];
     }
     totals_.arrived[m] = now_;
-    totals_.total = std::max(totals_.total, now_);
+    total_ = std::max(total_, now_);
     const int32_t event = flow_.event[p];
-    if (event >= 0) Count(event, flow_.amount[m] * parts);
+    if (event >= 0) Add(event, flow_.amount[m] * parts);
     if (event < -1) Place(-2 - event, p, flow_.amount[m]);
     if (flow_.op[m] != kReducePut) Release(m);
   }
@@ -374,29 +348,28 @@ class FlowEngine {
     int32_t* const given = &given_[region];
     totals_.row[p] = *given;
     if (*given + rows > flow_.region_rows[region]) {
-      status_ok_ = false;
       overflow_ = region;
-      return;
+      return Stop();
     }
     while (rows > 0) {
       const int32_t taken = std::min(rows, block - *given % block);
-      Count(flow_.region_event[region] + *given / block, taken);
+      Add(flow_.region_event[region] + *given / block, taken);
       *given += taken;
       rows -= taken;
     }
   }
 
   Status Ended() const {
-    if (!status_ok_) {
+    if (overflow_ != kNobody) {
       return Refused(1,
                      "region: expected at most %d rows of region %d, got more",
                      flow_.region_rows[overflow_], overflow_);
     }
     for (size_t p = 0; p < next_.size(); ++p) {
       int32_t task = kNobody;
-      for (const Server& server : servers_) {
-        if (server.pool == static_cast<int32_t>(p) && server.task != kNobody) {
-          task = server.task;
+      for (const Unit& unit : units_) {
+        if (unit.pool == static_cast<int32_t>(p) && unit.task != kNobody) {
+          task = unit.task;
         }
       }
       if (task == kNobody && next_[p] < flow_.pool_begin[p + 1]) {
@@ -408,7 +381,24 @@ class FlowEngine {
                      "that waits for ever",
                      task, static_cast<int>(p));
     }
-    return Status{};
+    return Conserves();
+  }
+
+  Status Conserves() const {
+    Status status = EventCore::Conserves();
+    if (status.code == 0) status = sessions_.Conserves();
+    for (size_t i = 0; i < links_.size() && status.code == 0; ++i) {
+      const auto at = static_cast<int32_t>(i);
+      const bool up = at < flow_.ranks;
+      status = CheckAccount(links_[i].account(), total_,
+                            up ? "the link from rank" : "the link to rank",
+                            up ? at : at - flow_.ranks);
+    }
+    for (size_t i = 0; i < units_.size() && status.code == 0; ++i) {
+      status = CheckAccount(cores_[i].account(), total_, "server",
+                            static_cast<int>(i));
+    }
+    return status;
   }
 
   struct Coming {
@@ -419,25 +409,21 @@ class FlowEngine {
 
   const FlowTables& flow_;
   const Switch switch_;
-  const Packets packets_;
+  Packets packets_;
   FlowTotals& totals_;
   Sessions sessions_;
-  double now_ = 0;
-  std::vector<Link<Flight>> links_;  // up [R], down [R]
-  FirstOf soonest_;                  // of links_
-  Fifo<Coming> coming_;        // a hop is the same for all: in order of time
-  std::vector<Timer> timers_;  // a heap
-  std::vector<Event> events_;
-  std::vector<Server> servers_;
-  std::vector<int32_t> owners_;   // [messages] server that holds for it
-  std::vector<int32_t> left_;     // [messages] arrivals
+  Servers<Channels<Flight>> links_;  // up [R], down [R]
+  Fifo<Coming> coming_;  // a hop is the same for all: in order of time
+  std::vector<Unit> units_;
+  std::vector<Server<OneTask>> cores_;  // of units
+  std::vector<int32_t> owners_;         // [messages] unit that holds for it
+  std::vector<int32_t> left_;           // [messages] arrivals
   std::vector<int32_t> holding_;  // [tasks] messages; -1: all have arrived
   std::vector<int32_t> asked_;    // [messages] answers, or kOfSession
   std::vector<int32_t> given_;    // [regions] rows
   std::vector<int32_t> next_;     // [pools] into their tasks
   std::vector<Partial> leaves_;
-  bool status_ok_ = true;
-  int32_t overflow_ = 0;
+  int32_t overflow_ = kNobody;  // region without room
 };
 
 // --- Checks of tables that come from outside.

@@ -402,3 +402,23 @@ def test_tables_that_do_not_fit_are_named(table, value):
   switch = flow_testing.machine().fabric.switched()
   with pytest.raises(ValueError, match=f'got {table}'):
     _native.simulate_flow(2, tables, switch)
+
+
+@pytest.mark.parametrize(
+  'table, value, message',
+  [
+    # Both pools run the first task, and nobody the second.
+    ('pool_tasks', [0, 0], 'expected task 0 to begin once and end once'),
+    ('own', [3.0, -1.0], 'expected times that ascend'),
+  ],
+)
+def test_a_run_that_conserves_nothing_is_refused(table, value, message):
+  from hpmoe.backend_ascend import _native
+
+  flow = _flow(2, [(0, 3.0, Op.PUT, 4, [(1,)]), (1, 0.0, Op.PUT, 4, [(0,)])])
+  tables, _, _ = flow.tables()
+  tables |= dict(up=np.ones(2), down=np.ones(2))
+  tables[table] = np.array(value, tables[table].dtype)
+  switch = flow_testing.machine().fabric.switched()
+  with pytest.raises(ValueError, match=message):
+    _native.simulate_flow(2, tables, switch)

@@ -11,13 +11,15 @@
 #define BACKEND_ASCEND_SIMULATOR_FLOWS_SESSIONS_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <list>
 #include <unordered_map>
 #include <vector>
 
+#include "backend_ascend/simulator/core/event_core.h"
 #include "backend_ascend/simulator/flows/fabric.h"
-#include "backend_ascend/simulator/fluid.h"
 
 namespace hpmoe::sim {
 
@@ -114,6 +116,31 @@ class Sessions {
 
   const SessionTotals& totals() const { return totals_; }
 
+  // Refuses a table that lost a session or a byte, or held too much.
+  Status Conserves() const {
+    const auto open = static_cast<int64_t>(entries_.size());
+    if (totals_.sessions != closed_ + open) {
+      return Refused(1,
+                     "simulator: expected the switch table to close %lld "
+                     "sessions, got %lld",
+                     static_cast<long long>(totals_.sessions - open),
+                     static_cast<long long>(closed_));
+    }
+    double held = 0;
+    for (const auto& [key, entry] : entries_) held += entry.held;
+    const double slack = std::numeric_limits<double>::epsilon() * totals_.peak *
+                         static_cast<double>(1 + holds_ + open);
+    const bool bounded = of_.table > 0 && of_.in_order == 0;
+    if (std::abs(held - held_) > slack ||
+        (bounded && totals_.peak > of_.table)) {
+      return Refused(1,
+                     "simulator: expected the switch table to hold %.17g B and "
+                     "at most %.17g B, got %.17g and %.17g",
+                     held, bounded ? of_.table : kNoTime, held_, totals_.peak);
+    }
+    return Status{};
+  }
+
  private:
   struct Entry {
     std::list<int64_t>::iterator used;
@@ -190,6 +217,7 @@ class Sessions {
   }
 
   void Hold(Entry* entry, double bytes) {
+    ++holds_;
     held_ += bytes - entry->held;
     entry->held = bytes;
     totals_.peak = std::max(totals_.peak, held_);
@@ -200,6 +228,8 @@ class Sessions {
     Entry& entry = found->second;
     totals_.residence += now - entry.first;
     held_ -= entry.held;
+    ++holds_;
+    ++closed_;
     used_.erase(entry.used);
     entries_.erase(found);
   }
@@ -209,6 +239,7 @@ class Sessions {
   std::unordered_map<int64_t, Entry> entries_;
   std::list<int64_t> used_;  // longest ago first
   double held_ = 0;
+  int64_t holds_ = 0, closed_ = 0;  // changes of held_; sessions
   SessionTotals totals_;
 };
 

@@ -1,7 +1,7 @@
-// One resource that many demands share: bytes flow through it at max-min fair
-// rates, each demand at most at the cap of its class.
+// The discipline of what many demands share: bytes flow through it at max-min
+// fair rates, each demand at most at the cap of its class.
 //
-// A resource whose classes have trips is a queue in order.  A demand has no
+// One whose classes have trips is a queue in order.  A demand has no
 // more bytes on their way than flow in a trip at its cap, its window; each of
 // them waits behind what all others have in the queue.  So a demand flows at
 // window / (trip + wait), and the wait is as long as the windows make it: one
@@ -12,17 +12,16 @@
 // bytes that comes at virtual time v ends at v + b, whatever happens between:
 // O(log n) an arrival or an end, and nothing to update in the others.
 
-#ifndef BACKEND_ASCEND_SIMULATOR_FLUID_H_
-#define BACKEND_ASCEND_SIMULATOR_FLUID_H_
+#ifndef BACKEND_ASCEND_SIMULATOR_CORE_FAIR_SHARE_H_
+#define BACKEND_ASCEND_SIMULATOR_CORE_FAIR_SHARE_H_
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
-namespace hpmoe::sim {
+#include "backend_ascend/simulator/core/server.h"
 
-constexpr double kNoTime = std::numeric_limits<double>::infinity();
+namespace hpmoe::sim {
 
 // Whose cap a demand has.
 enum DemandClass {
@@ -33,10 +32,12 @@ enum DemandClass {
   kNumDemandClasses
 };
 
-class Fluid {
+class FairShare {
  public:
+  using What = uint32_t;  // worker
+
   // `trips`, s of each class, make it a queue in order; null: it is none.
-  Fluid(double capacity, const double* caps, const double* trips = nullptr)
+  FairShare(double capacity, const double* caps, const double* trips = nullptr)
       : capacity_(capacity), ordered_(trips != nullptr) {
     for (int c = 0; c < kNumDemandClasses; ++c) {
       classes_[c].cap = caps[c];
@@ -48,44 +49,60 @@ class Fluid {
     });
   }
 
-  void Enter(double now, DemandClass of, double bytes, uint32_t worker) {
-    Advance(now);
+  bool IsBehind(int) const { return false; }
+  void Push(int of, double bytes, uint32_t worker) {
     Class& to = classes_[of];
     if (to.items.empty()) to.flowed = 0;  // keeps its digits
     to.items.push_back({to.flowed + bytes, worker});
     std::push_heap(to.items.begin(), to.items.end());
-    bytes_ += bytes;
-    ++active_;
-    Share();
+    peak_ = std::max(peak_, ++active_);
   }
-
-  // When the first of the demands ends; kNoTime: there is none.
-  double next() const { return next_; }
-
-  // At time next(): appends the workers whose demands end, and goes on.
-  void Leave(std::vector<uint32_t>* ended) {
-    Advance(next_);
+  double Flow(double passed) {
+    for (Class& c : classes_) {
+      if (!c.items.empty()) c.flowed += c.rate * passed;
+    }
+    return flow_ * passed;
+  }
+  double Next(double now) {
+    ordered_ ? Queue() : Fill();
+    double next = kNoTime;
+    flow_ = 0;
+    for (const int of : by_cap_) {
+      const Class& c = classes_[of];
+      if (c.items.empty()) continue;
+      flow_ += c.rate * static_cast<double>(c.items.size());
+      const double end =
+          now + std::max(0.0, (c.items.front().end - c.flowed) / c.rate);
+      if (end >= next) continue;
+      next = end;
+      first_ = of;
+    }
+    return next;
+  }
+  template <class Ended>
+  uint64_t Pop(Ended ended) {
     Class& from = classes_[first_];
     // What the class has had is known exactly here, its rounding aside.
     from.flowed = std::max(from.flowed, from.items.front().end);
+    const uint64_t had = active_;
     for (Class& c : classes_) {
       while (!c.items.empty() && c.items.front().end <= c.flowed) {
-        ended->push_back(c.items.front().worker);
+        ended(c.items.front().worker);
         std::pop_heap(c.items.begin(), c.items.end());
         c.items.pop_back();
         --active_;
       }
     }
-    Share();
+    return had - active_;
   }
 
   // Of a demand that has it for itself.
-  double LoneRate(DemandClass of) const {
+  double LoneRate(int of) const {
     return std::min(classes_[of].cap, capacity_);
   }
+  bool idle() const { return active_ == 0; }
   double capacity() const { return capacity_; }
-  double bytes() const { return bytes_; }
-  double busy() const { return busy_; }  // s with a demand
+  uint64_t peak() const { return peak_; }
 
  private:
   struct Item {
@@ -100,16 +117,6 @@ class Fluid {
     double cap = 0, trip = 0, flowed = 0, rate = 0;
     std::vector<Item> items;
   };
-
-  void Advance(double now) {
-    const double passed = now - now_;
-    now_ = now;
-    if (active_ == 0) return;
-    busy_ += passed;
-    for (Class& c : classes_) {
-      if (!c.items.empty()) c.flowed += c.rate * passed;
-    }
-  }
 
   // What all demands offer after a wait, B/s, and its slope against the wait.
   struct Offer {
@@ -154,29 +161,15 @@ class Fluid {
     }
   }
 
-  void Share() {
-    ordered_ ? Queue() : Fill();
-    next_ = kNoTime;
-    for (const int of : by_cap_) {
-      Class& c = classes_[of];
-      if (c.items.empty()) continue;
-      const double end =
-          now_ + std::max(0.0, (c.items.front().end - c.flowed) / c.rate);
-      if (end >= next_) continue;
-      next_ = end;
-      first_ = of;
-    }
-  }
-
-  const double capacity_;
-  const bool ordered_;
+  double capacity_;
+  bool ordered_;
   Class classes_[kNumDemandClasses];
   int by_cap_[kNumDemandClasses];
-  double now_ = 0, next_ = kNoTime, bytes_ = 0, busy_ = 0;
+  double flow_ = 0;  // B/s of all
   int first_ = 0;
-  size_t active_ = 0;
+  uint64_t active_ = 0, peak_ = 0;
 };
 
 }  // namespace hpmoe::sim
 
-#endif  // BACKEND_ASCEND_SIMULATOR_FLUID_H_
+#endif  // BACKEND_ASCEND_SIMULATOR_CORE_FAIR_SHARE_H_

@@ -1,7 +1,7 @@
 // The least of a few times that change one by one: a tournament.
 
-#ifndef BACKEND_ASCEND_SIMULATOR_FIRST_OF_H_
-#define BACKEND_ASCEND_SIMULATOR_FIRST_OF_H_
+#ifndef BACKEND_ASCEND_SIMULATOR_CORE_FIRST_OF_H_
+#define BACKEND_ASCEND_SIMULATOR_CORE_FIRST_OF_H_
 
 #include <cstdint>
 #include <limits>
@@ -53,4 +53,4 @@ class FirstOf {
 
 }  // namespace hpmoe::sim
 
-#endif  // BACKEND_ASCEND_SIMULATOR_FIRST_OF_H_
+#endif  // BACKEND_ASCEND_SIMULATOR_CORE_FIRST_OF_H_

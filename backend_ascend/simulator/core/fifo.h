@@ -1,7 +1,7 @@
 // A queue in one piece of memory, which what is read in order is fetched from.
 
-#ifndef BACKEND_ASCEND_SIMULATOR_FLOWS_FIFO_H_
-#define BACKEND_ASCEND_SIMULATOR_FLOWS_FIFO_H_
+#ifndef BACKEND_ASCEND_SIMULATOR_CORE_FIFO_H_
+#define BACKEND_ASCEND_SIMULATOR_CORE_FIFO_H_
 
 #include <cstddef>
 #include <vector>
@@ -35,4 +35,4 @@ class Fifo {
 
 }  // namespace hpmoe::sim
 
-#endif  // BACKEND_ASCEND_SIMULATOR_FLOWS_FIFO_H_
+#endif  // BACKEND_ASCEND_SIMULATOR_CORE_FIFO_H_

@@ -306,3 +306,53 @@ class TestWhatTheEngineLeavesOut:
     assert (errors != 0).any()
     assert errors.min() >= -0.12 and errors.max() <= 0.08
     assert abs(errors.mean()) <= 0.02
+
+
+class TestConservation:
+  """What the end of every run refuses."""
+
+  GIVEN = dict(
+    offered=8.0,
+    served=8.0,
+    busy=4.0,
+    capacity=2.0,
+    entered=3,
+    left=3,
+    total=5.0,
+  )
+
+  def test_a_server_that_served_all_is_let_go(self):
+    _native.check_server(**self.GIVEN)
+    _native.check_tasks(2, [1, -2, 0, -1])
+
+  @pytest.mark.parametrize(
+    'broken, message',
+    [
+      (dict(left=2), 'expected server 3 to serve its 3 demands, got 2'),
+      (dict(served=8.0 * (1 - 1e-12)), 'expected server 3 to serve 8, got 7.9'),
+      (dict(served=8.0 * (1 + 1e-12)), 'expected server 3 to serve 8, got 8.0'),
+      (dict(served=float('nan')), 'expected server 3 to serve 8, got nan'),
+      (
+        dict(offered=12.0, served=12.0),
+        'expected server 3 to serve at most 10 in 5 s, got 12',
+      ),
+      (dict(busy=6.0), 'at most 10 in 5 s, got 8 in 6 s'),
+    ],
+  )
+  def test_one_that_did_not_is_named(self, broken, message):
+    with pytest.raises(ValueError, match=message):
+      _native.check_server(**self.GIVEN | broken)
+
+  @pytest.mark.parametrize(
+    'moves, message',
+    [
+      ([0, -1], 'expected task 1 to end, got none'),
+      ([0, -1, 1], 'expected task 1 to end, got none'),
+      ([0, -1, 1, 1, -2], 'expected task 1 to begin once and end once'),
+      ([0, -1, 1, -2, -2], 'expected task 1 to begin once and end once'),
+      ([0, -1, -2], 'expected task 1 to begin once and end once'),
+    ],
+  )
+  def test_a_task_that_did_not_run_once_is_named(self, moves, message):
+    with pytest.raises(ValueError, match=message):
+      _native.check_tasks(2, moves)
