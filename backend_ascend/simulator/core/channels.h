@@ -30,7 +30,7 @@ class Channels {
       to.left = bytes;
       ++active_;
     }
-    to.items.Push({bytes, what});
+    to.items.Push(bytes, what);
   }
   double Flow(double passed) {
     double flowed = passed * capacity_;
@@ -68,6 +68,7 @@ class Channels {
 
  private:
   struct Item {
+    Item(double b, T w) : bytes(b), what(w) {}
     double bytes;
     T what;
   };

@@ -30,6 +30,7 @@ class Calendar {
   // kNoTime: nothing.
   void Set(double at, int32_t unit) {
     const uint32_t turn = ++turns_[unit];
+    changed_ = true;
     if (at == kNoTime) return;
     const Timer timer = {at, static_cast<uint32_t>(unit), turn};
     if (taken_) {  // what was first is of no more use: its place is free
@@ -44,16 +45,12 @@ class Calendar {
     timers_[n] = timer;
   }
   double next() {
-    if (taken_) Drop();
-    while (!timers_.empty() &&
-           timers_.front().turn != turns_[timers_.front().unit]) {
-      Drop();  // its unit was set again since
-    }
-    return timers_.empty() ? kNoTime : timers_.front().at;
+    if (changed_) FindNext();
+    return next_;
   }
   // At time next(): whose it is.
   int32_t Take() {
-    taken_ = true;
+    taken_ = changed_ = true;
     return static_cast<int32_t>(timers_.front().unit);
   }
 
@@ -67,6 +64,15 @@ class Calendar {
     }
   };
 
+  void FindNext() {
+    changed_ = false;
+    if (taken_) Drop();
+    while (!timers_.empty() &&
+           timers_.front().turn != turns_[timers_.front().unit]) {
+      Drop();  // its unit was set again since
+    }
+    next_ = timers_.empty() ? kNoTime : timers_.front().at;
+  }
   void Drop() {
     taken_ = false;
     const Timer last = timers_.back();
@@ -89,7 +95,9 @@ class Calendar {
 
   std::vector<uint32_t> turns_;  // by unit, of its one timer
   std::vector<Timer> timers_;    // a heap, the least on top
-  bool taken_ = false;           // the top
+  double next_ = kNoTime;
+  bool taken_ = false;    // the top
+  bool changed_ = false;  // since next_ was found
 };
 
 // That units wait for.

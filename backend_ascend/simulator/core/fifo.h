@@ -14,7 +14,11 @@ class Fifo {
   bool empty() const { return first_ == items_.size(); }
   const T& front() const { return items_[first_]; }
 
-  void Push(const T& item) { items_.push_back(item); }
+  // In place: of what it is made.
+  template <class... Args>
+  void Push(Args... args) {
+    items_.emplace_back(args...);
+  }
 
   // No more than half of the memory is of what has left.
   void Pop() {

@@ -47,27 +47,33 @@ class Packets {
   // `of` must outlive this.
   explicit Packets(const Switch& of) : of_(of) {}
 
-  double Request(double bytes, double targets) const {
+  double Request(double bytes, double targets) {
     return std::max(1.0, std::ceil(bytes / of_.asked)) * Head(targets);
   }
   // One message is mostly as long as the last.
   double Data(double bytes, double targets) {
-    if (bytes == bytes_ && targets == targets_) return data_;
-    const double packets = std::max(1.0, std::ceil(bytes / of_.packet));
-    bytes_ = bytes;
-    targets_ = targets;
-    data_ = packets * Head(targets) + std::ceil(bytes / of_.flit) * of_.flit;
-    return data_;
+    if (bytes != bytes_) {
+      bytes_ = bytes;
+      packets_ = std::max(1.0, std::ceil(bytes / of_.packet));
+      payload_ = std::ceil(bytes / of_.flit) * of_.flit;
+    }
+    return packets_ * Head(targets) + payload_;
   }
 
  private:
-  double Head(double targets) const {
-    const double list = of_.ids > 0 ? std::ceil(targets / of_.ids) : 0;
-    return (of_.header + list) * of_.flit;
+  double Head(double targets) {
+    if (targets != targets_) {
+      targets_ = targets;
+      const double list = of_.ids > 0 ? std::ceil(targets / of_.ids) : 0;
+      head_ = (of_.header + list) * of_.flit;
+    }
+    return head_;
   }
 
   const Switch& of_;
-  double bytes_ = -1, targets_ = -1, data_ = 0;  // of the last
+  // Of the last.
+  double bytes_ = -1, packets_ = 0, payload_ = 0;
+  double targets_ = -1, head_ = 0;
 };
 
 }  // namespace hpmoe::sim

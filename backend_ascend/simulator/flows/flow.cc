@@ -74,7 +74,7 @@ class FlowEngine : private EventCore {
         Source{[&] { return links_.next(); },
                [&] {
                  links_.Leave([&](Flight flight) {
-                   coming_.Push({now_ + switch_.hop, flight});
+                   coming_.Push(now_ + switch_.hop, flight);
                  });
                }},
         Source{[&] { return coming_.empty() ? kNoTime : coming_.front().at; },
@@ -402,6 +402,7 @@ class FlowEngine : private EventCore {
   }
 
   struct Coming {
+    Coming(double t, Flight f) : at(t), flight(f) {}
     double at;
     Flight flight;
   };
