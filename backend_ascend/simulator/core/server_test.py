@@ -311,7 +311,7 @@ class TestWhatTheEngineLeavesOut:
 class TestConservation:
   """What the end of every run refuses."""
 
-  GIVEN = dict(
+  BALANCED = dict(
     offered=8.0,
     served=8.0,
     busy=4.0,
@@ -322,11 +322,11 @@ class TestConservation:
   )
 
   def test_a_server_that_served_all_is_let_go(self):
-    _native.check_server(**self.GIVEN)
+    _native.check_server(**self.BALANCED)
     _native.check_tasks(2, [1, -2, 0, -1])
 
   @pytest.mark.parametrize(
-    'broken, message',
+    'change, message',
     [
       (dict(left=2), 'expected server 3 to serve its 3 demands, got 2'),
       (dict(served=8.0 * (1 - 1e-12)), 'expected server 3 to serve 8, got 7.9'),
@@ -339,9 +339,9 @@ class TestConservation:
       (dict(busy=6.0), 'at most 10 in 5 s, got 8 in 6 s'),
     ],
   )
-  def test_one_that_did_not_is_named(self, broken, message):
+  def test_one_that_did_not_is_named(self, change, message):
     with pytest.raises(ValueError, match=message):
-      _native.check_server(**self.GIVEN | broken)
+      _native.check_server(**self.BALANCED | change)
 
   @pytest.mark.parametrize(
     'moves, message',
