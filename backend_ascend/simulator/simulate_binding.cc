@@ -191,8 +191,10 @@ void CheckServer(double offered, double served, double busy, double capacity,
 void CheckTasks(int tasks, const std::vector<int32_t>& moves) {
   sim::Ledger ledger(static_cast<size_t>(tasks));
   for (const int32_t move : moves) {
-    move < 0 ? ledger.End(static_cast<uint32_t>(-1 - move))
-             : ledger.Begin(static_cast<uint32_t>(move));
+    const int32_t task = move < 0 ? -1 - move : move;
+    if (task >= tasks) throw nb::value_error("moves: expected tasks");
+    move < 0 ? ledger.End(static_cast<uint32_t>(task))
+             : ledger.Begin(static_cast<uint32_t>(task));
   }
   Check(ledger.Conserves());
 }

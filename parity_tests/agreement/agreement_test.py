@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -92,6 +93,25 @@ class TestRoundedRuns:
       result = _compare(tmp_path, right, candidate)
       assert result.verdict == 'pass', _list_faults(result)
       assert all(row.alone <= 1 for row in result.rows)
+
+  def test_narrow_weights_of_both_leave_the_limit_of_y(self, tmp_path, top):
+    # Given runs in float32 with the same weights in bfloat16,
+    def round_weights(params):
+      for name, array in params.items():
+        wide = np.asarray(array)
+        params[name] = wide.astype(ml_dtypes.bfloat16).astype(wide.dtype)
+
+    run = testing.compute_run(top / 'model', change=round_weights)
+    run = {
+      key: array.astype(ml_dtypes.bfloat16) if 'parameters' in key[1] else array
+      for key, array in run.items()
+    }
+    key = EXPERTS, 'output.0'
+    scaled_run = run | {key: run[key] * np.float32(1.001)}
+    # then an error that bfloat16 would explain is one.
+    assert _compare(tmp_path, run, run).verdict == 'pass'
+    result = _compare(tmp_path, run, scaled_run)
+    assert f'{LAYER}.mlp: experts: ' in ' '.join(_list_faults(result))
 
   @pytest.mark.slow
   def test_the_first_other_expert_is_placed(self, tmp_path, left, right):

@@ -6,6 +6,7 @@ experts differ in a layer before parts by far more.
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -374,18 +375,29 @@ class _Comparison:
     result[tokens] += other - own
     return result
 
+  @functools.cached_property
+  def _has_own(self) -> bool:
+    """Whether the right's dump has its experts' weights."""
+    roles = 'w_gate_up', 'w_down'
+    return all(self._layers[1].read_weight(r) is not None for r in roles)
+
   def _read_least_rounded(
-    self, ids: np.ndarray, order: np.ndarray | None
+    self, ids: np.ndarray, size: int, order: np.ndarray | None
   ) -> list[np.ndarray] | None:
     """Returns the left's weights, or the right's if the left's are narrower.
 
     Both are in the left's numbers of experts.
+
+    Args:
+      ids: `[N, K]`.
+      size: bytes of an element of x.
+      order: see `_find_order`.
     """
     slabs = self._read_slabs((0, 1), ids)
-    own = self._read_slabs((1, 0), ids)
-    if slabs is None or own is None:
+    if slabs is None or slabs[0].dtype.itemsize >= size or not self._has_own:
       return slabs
-    if own[0].dtype.itemsize <= slabs[0].dtype.itemsize:
+    own = self._read_slabs((1, 0), ids)
+    if own is None or own[0].dtype.itemsize <= slabs[0].dtype.itemsize:
       return slabs
     return own if order is None else [slab[np.argsort(order)] for slab in own]
 
@@ -393,7 +405,7 @@ class _Comparison:
     """Returns the largest error of a token's y, in parts of its limit."""
     if right.x is None or right.weights is None:
       return NAN
-    slabs = self._read_least_rounded(right.ids, order)
+    slabs = self._read_least_rounded(right.ids, right.x.dtype.itemsize, order)
     if slabs is None or slabs[1].shape[2] != y.shape[1]:
       return NAN
     tokens = _sample_tokens(right.ids)
@@ -401,8 +413,9 @@ class _Comparison:
     expected, size = replay.compute_y(
       right.x[tokens], right.ids[tokens], right.weights[tokens], *narrow
     )
-    # The right may have its own weights with more bits than these.
-    unit = max(ulp.unit_roundoff(str(a.dtype)) for a in (y, *narrow))
+    unit = ulp.unit_roundoff(str(y.dtype))
+    if not self._has_own:  # its own weights may have more bits
+      unit = max(unit, *(ulp.unit_roundoff(str(a.dtype)) for a in narrow))
     factor = _FACTORS.get(unit, _NARROW_FACTOR)
     apart = np.linalg.norm(y[tokens].astype(np.float64) - expected, axis=-1)
     share = apart / np.where(size == 0, 1.0, factor * unit * size)

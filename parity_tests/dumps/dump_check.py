@@ -121,12 +121,11 @@ def check_dump(
         f'layers: expected numbers of MoE layers that {folder} holds, got '
         f'{sorted(layers)}'
       )
-    classes = [k.module for k in kinds if not k.is_router]
+    classes = [k.module for k in kinds if k.module.isidentifier()]
     raise ValueError(
-      f'dump: expected modules of a class like {", ".join(classes[:3])} (or '
-      f'{len(classes) - 3} more) in {folder}, got '
-      'none; describe yours in a file of --names (level L1 of msprobe holds no '
-      'modules: dump with L0 or mix)'
+      f'dump: expected modules of a class like {" or ".join(classes[:2])} in '
+      f'{folder}, got none; describe yours in a file of --names (level L1 of '
+      'msprobe holds no modules: dump with L0 or mix)'
     )
   judge = functools.partial(_judge_call, weights=weights, router=rule)
   policy_by_kind: dict[str, str] = {}

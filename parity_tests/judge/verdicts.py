@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
+import re
 from typing import Any
 
 import numpy as np
@@ -177,7 +178,8 @@ class Failure:
 
   def with_hint(self, hint: str) -> 'Failure':
     """Returns it with another hint, unless that is said already."""
-    if not hint or hint in self.hint or hint in self.pattern:
+    words = re.compile(rf'{re.escape(hint)}(?!\w)')
+    if not hint or words.search(self.hint) or words.search(self.pattern):
       return self
     return dataclasses.replace(
       self, hint='; '.join(filter(None, (self.hint, hint)))

@@ -21,7 +21,8 @@ struct Account {
   double busy;      // s with a demand
   double capacity;  // a second
   uint64_t entered, left;
-  uint64_t peak;  // demands at once
+  uint64_t peak;         // demands at once
+  uint64_t changes = 0;  // of its rate
 };
 
 // `total`: s of the whole run.  `name` and `number` say which server.
@@ -34,11 +35,12 @@ inline Status CheckAccount(const Account& of, double total, const char* name,
                    name, number, static_cast<long long>(of.entered),
                    static_cast<long long>(of.left));
   }
-  // Each arrival and each end rounds times, at most `total`, a few times, and
-  // what each demand has had, at most what is served while it is busy.
+  // Each arrival, each end and each change of rate rounds times, at most
+  // `total`, a few times, and what each demand has had, at most what is served
+  // while it is busy.
   constexpr double kFew = 8;
   const double unit = std::numeric_limits<double>::epsilon() * of.capacity;
-  const double slack = static_cast<double>(of.entered) * unit *
+  const double slack = static_cast<double>(of.entered + of.changes) * unit *
                        (kFew * total + static_cast<double>(of.peak) * of.busy);
   if (!std::isfinite(of.capacity)) return Status{};
   if (!(std::abs(of.served - of.offered) <= slack)) {

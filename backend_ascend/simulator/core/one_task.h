@@ -4,6 +4,7 @@
 #ifndef BACKEND_ASCEND_SIMULATOR_CORE_ONE_TASK_H_
 #define BACKEND_ASCEND_SIMULATOR_CORE_ONE_TASK_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "backend_ascend/simulator/core/server.h"
@@ -22,7 +23,7 @@ class OneTask {
   }
   double Flow(double passed) {
     const double flowed = rate_ == 1 ? passed : passed * rate_;
-    left_ -= flowed;
+    left_ = std::max(0.0, left_ - flowed);  // rounding may take more
     return flowed;
   }
   double Next(double now) const {

@@ -68,6 +68,7 @@ class Server {
   template <class Change>
   void Retune(double now, Change change) {
     Advance(now);
+    ++changes_;
     change(&discipline_);
     next_ = discipline_.Next(now_);
   }
@@ -77,8 +78,8 @@ class Server {
   double offered() const { return offered_; }
   double busy() const { return busy_; }  // s with a demand
   Account account() const {
-    return {offered_, served_,           busy_, capacity(), entered_,
-            left_,    discipline_.peak()};
+    return {offered_,           served_, busy_, capacity(), entered_, left_,
+            discipline_.peak(), changes_};
   }
 
  private:
@@ -92,7 +93,7 @@ class Server {
 
   Discipline discipline_;
   double now_ = 0, next_ = kNoTime, offered_ = 0, served_ = 0, busy_ = 0;
-  uint64_t entered_ = 0, left_ = 0;
+  uint64_t entered_ = 0, left_ = 0, changes_ = 0;
 };
 
 // Servers by number; of equal times the first one's comes first.

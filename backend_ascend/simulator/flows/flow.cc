@@ -387,15 +387,17 @@ class FlowEngine : private EventCore {
   Status Conserves() const {
     Status status = EventCore::Conserves();
     if (status.code == 0) status = sessions_.Conserves();
+    // Bytes may pass a link after the last that a task waits for.
+    const double total = std::max(total_, now_);
     for (size_t i = 0; i < links_.size() && status.code == 0; ++i) {
       const auto at = static_cast<int32_t>(i);
       const bool up = at < flow_.ranks;
-      status = CheckAccount(links_[i].account(), total_,
+      status = CheckAccount(links_[i].account(), total,
                             up ? "the link from rank" : "the link to rank",
                             up ? at : at - flow_.ranks);
     }
     for (size_t i = 0; i < units_.size() && status.code == 0; ++i) {
-      status = CheckAccount(cores_[i].account(), total_, "server",
+      status = CheckAccount(cores_[i].account(), total, "server",
                             static_cast<int>(i));
     }
     return status;

@@ -183,6 +183,15 @@ class TestSums:
     assert late.delivered[3] == 5 * 4
     assert late.total == pytest.approx(55 + 100 + 15, **EXACT)
 
+  def test_bytes_may_pass_after_the_last_task(self):
+    # A part that waits for a second one takes its link, and ends no task.
+    rest = dict(key=0, expected=2)
+    part = (0, 0.0, Op.REDUCE_PUT, 400, [(1, -1)], rest)
+    assert _run(2, [part], merge_table=1600.0).total == 0
+    put = (1, 0.0, Op.PUT, 4, [(0,)])
+    timing = _run(2, [put, part], merge_table=1600.0)
+    assert timing.total == pytest.approx(30, **EXACT)
+
   def test_oldest_is_what_was_used_longest_ago(self):
     # Given room for two sums, when a third comes, then not the first to be
     # opened goes, to which a part came since, but the second.

@@ -86,14 +86,19 @@ def build_mirror(
   size = sum(array.nbytes for array in arrays.values())
   forward = layer_pass.name == passes.FORWARD.name
   if coded or policy.offset or size > _MOST_BYTES:
-    if policy.placement == 'input':  # a sign does not pass the activation
-      return Mirror({}, flips=True) if forward else None
     early = policy.placement in tensors.EARLY
-    if config.d_shared or (policy.rows or policy.operand_forms) and early:
-      return None
+    early &= bool(policy.rows or policy.operand_forms)
+    # Signs of routing weights do not pass an activation, nor shared experts.
+    if policy.placement == 'input' or config.d_shared or early:
+      return Mirror({}, flips=True) if forward else Mirror(_sign_grads(config))
     return Mirror(_sign_weights(policy))
   step = int(forward and config.experts_per_rank > 1)
   return Mirror(_sign_all(config, policy), step)
+
+
+def _sign_grads(config: MoEConfig) -> Signs:
+  """Returns the signs where dy is negated: gradients are linear in it."""
+  return dict.fromkeys(('dy', *tensors.grads(config)), -1.0)
 
 
 def _sign_weights(policy: PrecisionPolicy) -> Signs:

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case.values import mirrored
+from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import trial_verdicts_testing as trial_verdicts
 from hpmoe.reference.contract import presets
@@ -92,3 +94,48 @@ def test_of_a_large_layer_no_weight_is_copied(monkeypatch):
   second = KERNEL.forward(layer.config, layer.policy, reflected)['y']
   first = KERNEL.forward(layer.config, layer.policy, layer.arrays)['y']
   assert (second == -first).all()
+
+
+def test_shared_experts_in_codes_have_another_run():
+  # given: rows in codes of routed and shared experts, forward
+  case = case_lib.Case(
+    preset='tiny', ranks=2, d_shared=32, quantised='mxfp8', rows='mxfp8'
+  )
+  layer = case.make()
+  arguments = layer.config, layer.policy
+  mirror = mirrored.build_mirror(*arguments, layer.arrays, passes.FORWARD)
+  # when
+  first, second = (
+    oracle_lib.Oracle(*arguments, arrays).forward()['y']
+    for arrays in (layer.arrays, mirror.reflect_inputs(layer.arrays))
+  )
+  # then
+  assert (second != first).any()
+  np.testing.assert_array_equal(mirror.reflect({'y': second})['y'], first)
+
+
+def test_gradients_of_shared_experts_in_codes_have_another_run():
+  # given: operands of all GEMMs in codes
+  case = case_lib.Case(
+    'both', preset='tiny', ranks=2, d_shared=32, recipe='mxfp8'
+  )
+  layer = case.make()
+  arguments = layer.config, layer.policy
+  forward = oracle_lib.Oracle(*arguments, layer.arrays).forward()
+  tensors_of_forward = {**layer.arrays, **forward}
+  mirror = mirrored.build_mirror(
+    *arguments, tensors_of_forward, passes.BACKWARD
+  )
+  # when
+  first, second = (
+    oracle_lib.Oracle(*arguments, arrays).backward(arrays, arrays['dy'])
+    for arrays in (
+      tensors_of_forward,
+      mirror.reflect_inputs(tensors_of_forward),
+    )
+  )
+  # then
+  for name in passes.BACKWARD.of_layer(layer.config).results:
+    reflected = mirror.reflect({name: second[name]})[name]
+    np.testing.assert_array_equal(reflected, first[name], name)
+    assert (second[name] != first[name]).any(), name

@@ -170,12 +170,33 @@ class TestWrongConversions:
     result = _compare(left, right)
     assert (result.verdict, weight_report.list_lines(result)) == (
       'fail',
-      [
-        f'{name}: right has bits that left lacks: left is right rounded to '
-        'bfloat16'
-      ],
+      [f'{name}: right has bits that left lacks: left rounded to bfloat16'],
     )
     assert _compare(right, left).verdict == 'pass'
+
+  def test_bits_that_one_expert_of_left_lacks(self, tmp_path):
+    # Given values of bfloat16 in float32, but in expert 3 of right,
+    right = weight_testing.write_folder(tmp_path / 'right')
+    rounded = weight_testing.write_changed(
+      right,
+      tmp_path / 'left',
+      lambda tensors: {
+        n: a.astype(BFLOAT16).astype(np.float32) for n, a in tensors.items()
+      },
+    )
+    names = f'{wrong_testing.EXPERTS}3.'
+    source = weight_testing.read_tensors(right / weight_testing.FILE)
+    candidate = weight_testing.write_changed(
+      rounded,
+      tmp_path / 'candidate',
+      lambda tensors: tensors.update(
+        {n: a for n, a in source.items() if n.startswith(names)}
+      ),
+    )
+    # then it is no conversion of left.
+    result = _compare(rounded, candidate)
+    (line,) = weight_report.list_lines(result)
+    assert result.verdict == 'fail' and 'bits that left lacks: expert 3' in line
 
   def test_a_folder_that_is_narrower_than_its_source(self, tmp_path):
     right = weight_testing.write_folder(tmp_path / 'right')

@@ -108,18 +108,21 @@ class _Comparison:
 
   def _list_findings(self, count: int) -> list[weight_forms.Finding]:
     """Returns each finding once, for all experts that it applies to."""
-    groups: dict[tuple[str, str], dict[str, list[int]]] = {}
+    groups: dict[tuple[str, str, bool], dict[str, list[int]]] = {}
     for place, changes in self._changes.items():
       for change in changes:
-        key = (change.kind, change.group or change.text)
+        text = change.group or change.text
+        key = change.kind, text, change.is_left_rounded
         texts = groups.setdefault(key, {})
         texts.setdefault(change.text, []).append(place)
     findings = []
-    for (kind, group), texts in groups.items():
+    for (kind, group, is_left), texts in groups.items():
       text = group if len(texts) > 1 else next(iter(texts))
       places = sorted({p for places in texts.values() for p in places})
       findings.append(
-        weight_forms.Finding(kind, _name_places(text, places, count))
+        weight_forms.Finding(
+          kind, _name_places(text, places, count), is_left_rounded=is_left
+        )
       )
     return findings
 

@@ -13,7 +13,6 @@ from hpmoe.parity_tests.compare.weights import weight_pair
 # Kinds of findings, from harmless to a wrong conversion.
 EQUAL, ROUNDED, REORDERED, WRONG = 'same', 'rounded', 'same function', 'wrong'
 KINDS = (EQUAL, ROUNDED, REORDERED, WRONG)
-_LEFT = 'left '  # a rounding of this side
 Pair = weight_pair.Pair
 
 
@@ -27,12 +26,14 @@ class Finding:
     order: of rows, if the finding is an order.
     group: a description of several such findings with different numbers; '':
       `text`.
+    is_left_rounded: whether the left is a rounded right.
   """
 
   kind: str
   text: str
   order: tuple[int, ...] = ()
   group: str = ''
+  is_left_rounded: bool = False
 
 
 def find_form(
@@ -83,7 +84,8 @@ def name_rounding(pair: Pair) -> Finding:
   if not pair.rounding:
     return Finding(EQUAL, '')  # in another dtype
   kind = WRONG if 'cut' in pair.rounding else ROUNDED
-  return Finding(kind, pair.rounding)
+  is_left = pair.rounding.startswith('left ')
+  return Finding(kind, pair.rounding, is_left_rounded=is_left)
 
 
 def refuse_added_bits(
@@ -95,14 +97,11 @@ def refuse_added_bits(
     findings: of a tensor.
     dtypes: in which the left and the right store it.
   """
+  text = 'right has bits that left lacks'
   return tuple(
-    Finding(
-      WRONG,
-      'right has bits that left lacks: left is right '
-      + finding.text.removeprefix(_LEFT),
-    )
+    Finding(WRONG, f'{text}: {finding.text}')
     if finding.kind == ROUNDED
-    and finding.text.startswith(_LEFT)
+    and finding.is_left_rounded
     and dtypes[0] == dtypes[1]
     else finding
     for finding in findings
@@ -196,15 +195,18 @@ def find_scale(pairs: Iterator[Pair], block: tuple[int, int]) -> Finding | None:
         group='right is left times a factor of its own: scales misread',
       )
     unequal = np.flatnonzero(np.abs(factors.reshape(-1) - 1) > tolerance)
-    if unequal.size == 1:
+    if unequal.size == 1 and 1 in cut:
       (place,) = unequal
       return Finding(
         WRONG,
         f'{words} {place} of right is {factors.reshape(-1)[place]:.4g} times '
         "left's, the others are equal",
       )
-    if unequal.size <= factors.size // 2:
-      return None
+    if unequal.size < factors.size:
+      words = f'{unequal.size} of {factors.size} {words}s'
+      return Finding(
+        WRONG, f'{words} of right are left times a factor of their own'
+      )
     text = f'each {words} of right is left times a factor of its own'
     return Finding(WRONG, f'{text}: scales misread')
   return None

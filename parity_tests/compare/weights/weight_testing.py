@@ -105,13 +105,13 @@ def write_changed(
 ) -> pathlib.Path:
   """Writes a folder's tensors as `change` leaves or returns them."""
   shutil.copytree(left, right)
-  tensors = _read_tensors(right / FILE)
+  tensors = read_tensors(right / FILE)
   _write_tensors(right / FILE, change(tensors) or tensors)
   _write_fields(right / 'config.json', fields)
   return right
 
 
-def _read_tensors(path: pathlib.Path) -> Tensors:
+def read_tensors(path: pathlib.Path) -> Tensors:
   index, _ = safetensors_file.read_index(path)
   return {name: entry.read() for name, entry in index.items()}
 
@@ -161,7 +161,7 @@ def write_quantised(left: pathlib.Path, right: pathlib.Path) -> pathlib.Path:
 
   options = dict(quant_method='fp8', weight_block_size=[8, 8])
   shutil.copytree(left, right)
-  _write_tensors(right / FILE, change(_read_tensors(right / FILE)))
+  _write_tensors(right / FILE, change(read_tensors(right / FILE)))
   _write_fields(right / 'config.json', dict(quantization_config=options))
   return right
 
