@@ -365,8 +365,7 @@ class _Comparison:
       left.ids[tokens],
     )
     x = right.x[tokens]
-    if order is not None:
-      slabs = [slab[np.argsort(order)] for slab in slabs]
+    slabs = _renumber_slabs(slabs, order)
     own, _ = replay.compute_y(
       x, right.ids[tokens], right.weights[tokens], *slabs
     )
@@ -399,7 +398,7 @@ class _Comparison:
     own = self._read_slabs((1, 0), ids)
     if own is None or own[0].dtype.itemsize <= slabs[0].dtype.itemsize:
       return slabs
-    return own if order is None else [slab[np.argsort(order)] for slab in own]
+    return _renumber_slabs(own, order)
 
   def _judge_experts(self, right, y, order) -> float:
     """Returns the largest error of a token's y, in parts of its limit."""
@@ -414,8 +413,10 @@ class _Comparison:
       right.x[tokens], right.ids[tokens], right.weights[tokens], *narrow
     )
     unit = ulp.unit_roundoff(str(y.dtype))
-    if not self._has_own:  # its own weights may have more bits
-      unit = max(unit, *(ulp.unit_roundoff(str(a.dtype)) for a in narrow))
+    largest = max(unit, *(ulp.unit_roundoff(str(a.dtype)) for a in narrow))
+    # Weights that the right's dump lacks may have more bits than these.
+    if largest > unit and not self._has_own:
+      unit = largest
     factor = _FACTORS.get(unit, _NARROW_FACTOR)
     apart = np.linalg.norm(y[tokens].astype(np.float64) - expected, axis=-1)
     share = apart / np.where(size == 0, 1.0, factor * unit * size)
@@ -438,6 +439,13 @@ def _round_to(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
   """Returns weights in a dtype, if that is narrower."""
   is_narrow = values.dtype.itemsize <= dtype.itemsize
   return values if is_narrow else values.astype(dtype)
+
+
+def _renumber_slabs(
+  slabs: list[np.ndarray], order: np.ndarray | None
+) -> list[np.ndarray]:
+  """Returns the right's weights in the left's numbers; see `_find_order`."""
+  return slabs if order is None else [s[np.argsort(order)] for s in slabs]
 
 
 def _renumber(side: choices_lib.Side, order: np.ndarray) -> choices_lib.Side:

@@ -27,7 +27,7 @@ def note(array: np.ndarray, *recipe: object) -> np.ndarray:
     array: drawn, and not to be changed any more.
     *recipe: all that its bits depend on beside the source text, plain data.
   """
-  if array.nbytes < LEAST_BYTES:
+  if not is_large(array):
     return array
   text = (
     *cache_key.describe_environment(),
@@ -38,15 +38,18 @@ def note(array: np.ndarray, *recipe: object) -> np.ndarray:
   return note_digest(array, digest)
 
 
+def is_large(array: object) -> bool:
+  """Returns whether to hash an array takes longer than to note its digest."""
+  return getattr(array, 'nbytes', 0) >= LEAST_BYTES
+
+
 def note_digest(array: np.ndarray, digest: bytes) -> np.ndarray:
-  """Returns an array, read-only and known by a digest if it is large.
+  """Returns a large array, read-only and known by a digest.
 
   Args:
     array: not to be changed any more.
     digest: of all that its bits depend on.
   """
-  if array.nbytes < LEAST_BYTES:
-    return array
   array.flags.writeable = False
   _digest_by_id[id(array)] = digest
   weakref.finalize(array, _digest_by_id.pop, id(array), None).atexit = False

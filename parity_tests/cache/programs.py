@@ -128,7 +128,10 @@ class Program:
     limits = cached_results.Limits(limit, self._max_result or limit)
     cached = cached_results.CachedResult.locate(folder, key, leaves, limits)
     result = cached_results.get_or_run(cached, run)
-    return result if cached is None else _note(result, cached.digest)
+    if cached is None or not array_recipes.is_large(result):
+      return result
+    # It need not be hashed where it is read.
+    return array_recipes.note_digest(np.asarray(result), cached.digest)
 
   def _run(self, folder: pathlib.Path, key: bytes, args: tuple):
     import jax
@@ -179,13 +182,6 @@ class Program:
     text = cache_key.digest_module(module)
     parts = (f'{module}.{name}', text, *map(repr, arguments))
     return '\n'.join((*cache_key.describe_environment(), *parts)).encode()
-
-
-def _note(result, digest: bytes):
-  """Returns a result; one large array is not hashed where it is read."""
-  if getattr(result, 'nbytes', 0) < array_recipes.LEAST_BYTES:
-    return result
-  return array_recipes.note_digest(np.asarray(result), digest)
 
 
 def _name_narrow_float(leaf) -> str:

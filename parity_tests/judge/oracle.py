@@ -49,6 +49,11 @@ _WITH_GEMM = {
   *tensors.WEIGHT_GRADS,
   'd_topk_weights',
 }
+_ANY_ACTIVATION = dict(activation='swiglu', alpha=1.0, limit=0.0, offset=0.0)
+# Fields on which no plan depends.
+_ANY_COLUMNS: Mapping[str, Any] = dict(
+  d_model=1, d_ff=1, capacity=None, bias=False, d_shared=0, sublayer=False
+)
 
 
 def _run_program(
@@ -62,11 +67,6 @@ def _run_program(
 
 
 _run_stage = contextvars.ContextVar[Callable]('run', default=_run_program)
-_ANY_ACTIVATION = dict(activation='swiglu', alpha=1.0, limit=0.0, offset=0.0)
-# Fields on which no plan depends.
-_ANY_COLUMNS: Mapping[str, Any] = dict(
-  d_model=1, d_ff=1, capacity=None, bias=False, d_shared=0, sublayer=False
-)
 
 
 @dataclasses.dataclass(frozen=True)
