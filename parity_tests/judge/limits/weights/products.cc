@@ -1,70 +1,82 @@
 #include "parity_tests/judge/limits/weights/products.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <vector>
 
-// What is called from here is compiled twice, for wide registers as well.
+// What is called from here is compiled for wide registers as well.
 // target_clones knows no pair of features.
 #if defined(__x86_64__)
-#define HPMOE_WIDE __attribute__((target("avx2,fma"), flatten))
+#define HPMOE_WIDE(features) __attribute__((target(features), flatten))
 #else
-#define HPMOE_WIDE
+#define HPMOE_WIDE(features)
 #endif
 
 namespace hpmoe_limits {
 namespace {
 
-constexpr int64_t kRegister = 32;  // bytes
-template <class Number>
-struct LanesOf;
-template <>
-struct LanesOf<double> {
-  using Type = double __attribute__((vector_size(kRegister)));
+// Registers that a processor has.  A tile, `kTileRows` of `kTileLanes`
+// registers each, is accumulated in them.  Tiles do not change the order of a
+// sum.
+struct Short {
+  static constexpr int64_t kBytes = 32, kTileRows = 3;
 };
-template <>
-struct LanesOf<float> {
-  using Type = float __attribute__((vector_size(kRegister)));
+struct Long {
+  static constexpr int64_t kBytes = 64, kTileRows = 6;
 };
-
-// A tile: its rows and columns are accumulated in registers.
-constexpr int64_t kTileRows = 3, kTileLanes = 4;
+constexpr int64_t kTileLanes = 4;
 // Rows of weights in a panel, which stays in L1 cache.
 constexpr int64_t kPanelDepth = 128;
-template <class Number>
-constexpr int64_t kTileColumns = kTileLanes * kRegister / sizeof(Number);
+template <class Registers, class Number>
+constexpr int64_t kTileColumns =
+    kTileLanes * Registers::kBytes / sizeof(Number);
 
 constexpr int32_t kMagnitude = 0x7FFFFFFF, kInfinity = 0x7F800000;
 
-// Eight floats, and their bits.  They are passed by address: a function that is
+// A register of numbers.  They are passed by address: a function that is
 // compiled for narrow registers has no other way to pass them.
-constexpr int64_t kGroup = kRegister / sizeof(float);
-using Floats = float __attribute__((vector_size(kRegister)));
-using Words = uint32_t __attribute__((vector_size(kRegister)));
-using Halves = uint16_t __attribute__((vector_size(kRegister / 2)));
+template <class Number, int64_t kBytes>
+struct LanesOf {
+  typedef Number Type __attribute__((vector_size(kBytes)));
+};
+template <class Registers>
+using Floats = typename LanesOf<float, Registers::kBytes>::Type;
+template <class Registers>
+using Words = typename LanesOf<uint32_t, Registers::kBytes>::Type;
+template <class Registers>
+constexpr int64_t kGroup = Registers::kBytes / sizeof(float);
 
-void Load(const float* from, Floats* to) { std::memcpy(to, from, sizeof(*to)); }
-void Load(const Bfloat16* from, Floats* to) {
-  Halves halves;
+template <class Registers>
+void Load(const float* from, Floats<Registers>* to) {
+  std::memcpy(to, from, sizeof(*to));
+}
+template <class Registers>
+void Load(const Bfloat16* from, Floats<Registers>* to) {
+  typename LanesOf<uint16_t, Registers::kBytes / 2>::Type halves;
   std::memcpy(&halves, from, sizeof(halves));
-  const Words words = __builtin_convertvector(halves, Words) << 16;
+  const Words<Registers> words =
+      __builtin_convertvector(halves, Words<Registers>) << 16;
   std::memcpy(to, &words, sizeof(words));
 }
 
-void Store(const Floats& values, float* to) {
+template <class Registers>
+void Store(const Floats<Registers>& values, float* to) {
   std::memcpy(to, &values, sizeof(values));
 }
-void Store(const Floats& values, double* to) {
-  using Doubles = double __attribute__((vector_size(2 * kRegister)));
+template <class Registers>
+void Store(const Floats<Registers>& values, double* to) {
+  using Doubles = typename LanesOf<double, 2 * Registers::kBytes>::Type;
   const Doubles wide = __builtin_convertvector(values, Doubles);
   std::memcpy(to, &wide, sizeof(wide));
 }
 
-void TakeMagnitudes(Floats* values) {
-  Words words;
+template <class Registers>
+void TakeMagnitudes(Floats<Registers>* values) {
+  Words<Registers> words;
   std::memcpy(&words, values, sizeof(words));
   words &= kMagnitude;
   std::memcpy(values, &words, sizeof(words));
@@ -72,16 +84,18 @@ void TakeMagnitudes(Floats* values) {
 
 // Panels hold the weights themselves.
 struct AsStored {
-  void operator()(int64_t, int64_t, Floats*) const {}
+  template <class Registers>
+  void Change(int64_t, int64_t, Floats<Registers>*) const {}
 };
 
 // Panels hold `Magnitudes`, or their squares.
 template <bool kSquared>
 struct AsMagnitudes {
-  void operator()(int64_t k, int64_t j, Floats* weights) const {
-    Floats factors;
+  template <class Registers>
+  void Change(int64_t k, int64_t j, Floats<Registers>* weights) const {
+    Floats<Registers> factors;
     std::memcpy(&factors, columns + j, sizeof(factors));
-    TakeMagnitudes(weights);
+    TakeMagnitudes<Registers>(weights);
     *weights *= factors;
     *weights *= rows[k];
     if (kSquared) *weights *= *weights;
@@ -92,32 +106,48 @@ struct AsMagnitudes {
 
 // Widens weights `[depth, count]` from row `k` and column `first` on into whole
 // tiles, padded with zeros.
-template <class Number, class Weight, class Form>
+template <class Registers, class Number, class Weight, class Form>
 void TakePanel(const Weight* weights, const Form& form, int64_t k,
                int64_t depth, int64_t first, int64_t count, int64_t stride,
                Number* panel) {
-  constexpr int64_t kColumns = kTileColumns<Number>;
+  constexpr int64_t kColumns = kTileColumns<Registers, Number>;
   Weight padded[kColumns] = {};
   for (int64_t i = 0; i < depth; ++i) {
     const Weight* from = weights + (k + i) * stride + first;
     __builtin_prefetch(from + 8 * stride);
     if (count < kColumns) from = std::copy_n(from, count, padded) - count;
-    for (int64_t j = 0; j < kColumns; j += kGroup) {
-      Floats values;
-      Load(from + j, &values);
-      form(k + i, first + j, &values);
-      Store(values, panel + i * kColumns + j);
+    for (int64_t j = 0; j < kColumns; j += kGroup<Registers>) {
+      Floats<Registers> values;
+      Load<Registers>(from + j, &values);
+      form.template Change<Registers>(k + i, first + j, &values);
+      Store<Registers>(values, panel + i * kColumns + j);
     }
   }
 }
 
-// Adds `kRows` rows times a panel to sums, which begin every `kTileColumns`.
-template <int64_t kRows, class Number>
-void AddTile(const Number* rows, int64_t stride, const Number* panel,
-             int64_t depth, Number* sums) {
-  using Lanes = typename LanesOf<Number>::Type;
-  constexpr int64_t kColumns = kTileColumns<Number>;
-  constexpr int64_t kWidth = kRegister / sizeof(Number);
+// Returns rows `[count, depth]` in the order in which tiles read them: by tile
+// of rows, then by term.
+template <class Registers, class Number>
+std::vector<Number> PackRows(const Number* rows, int64_t count, int64_t depth) {
+  std::vector<Number> packed(count * depth);
+  for (int64_t row = 0; row < count; row += Registers::kTileRows) {
+    const int64_t height = std::min(Registers::kTileRows, count - row);
+    Number* to = packed.data() + row * depth;
+    for (int64_t k = 0; k < depth; ++k) {
+      for (int64_t r = 0; r < height; ++r) *to++ = rows[(row + r) * depth + k];
+    }
+  }
+  return packed;
+}
+
+// Adds `kRows` packed rows times a panel to sums, which begin every
+// `kTileColumns`.
+template <class Registers, int64_t kRows, class Number>
+void AddTile(const Number* rows, const Number* panel, int64_t depth,
+             Number* sums) {
+  using Lanes = typename LanesOf<Number, Registers::kBytes>::Type;
+  constexpr int64_t kColumns = kTileColumns<Registers, Number>;
+  constexpr int64_t kWidth = Registers::kBytes / sizeof(Number);
   Lanes sum[kRows][kTileLanes];
   std::memcpy(sum, sums, sizeof(sum));
   for (int64_t k = 0; k < depth; ++k) {
@@ -127,35 +157,46 @@ void AddTile(const Number* rows, int64_t stride, const Number* panel,
       std::memcpy(&weight, panel + k * kColumns + v * kWidth, sizeof(weight));
 #pragma GCC unroll 8
       for (int64_t r = 0; r < kRows; ++r) {
-        sum[r][v] += rows[r * stride + k] * weight;
+        sum[r][v] += rows[k * kRows + r] * weight;
       }
     }
   }
   std::memcpy(sums, sum, sizeof(sum));
 }
 
-template <class Number>
-void AddPanel(const Number* rows, int64_t count, int64_t stride,
-              const Number* panel, int64_t depth, Number* sums) {
-  constexpr int64_t kColumns = kTileColumns<Number>;
-  int64_t row = 0;
-  for (; row + kTileRows <= count; row += kTileRows) {
-    AddTile<kTileRows>(rows + row * stride, stride, panel, depth,
-                       sums + row * kColumns);
+// `AddTile` of `count` rows, at most `kRows`.
+template <class Registers, int64_t kRows, class Number>
+void AddRows(int64_t count, const Number* rows, const Number* panel,
+             int64_t depth, Number* sums) {
+  if constexpr (kRows > 0) {
+    if (count == kRows) {
+      AddTile<Registers, kRows>(rows, panel, depth, sums);
+    } else {
+      AddRows<Registers, kRows - 1>(count, rows, panel, depth, sums);
+    }
   }
-  for (; row < count; ++row) {
-    AddTile<1>(rows + row * stride, stride, panel, depth,
-               sums + row * kColumns);
+}
+
+// Adds the terms of a panel, from `k` on, of packed rows of `terms` terms.
+template <class Registers, class Number>
+void AddPanel(const Number* rows, int64_t count, int64_t terms, int64_t k,
+              const Number* panel, int64_t depth, Number* sums) {
+  constexpr int64_t kColumns = kTileColumns<Registers, Number>;
+  for (int64_t row = 0; row < count; row += Registers::kTileRows) {
+    const int64_t height = std::min(Registers::kTileRows, count - row);
+    AddRows<Registers, Registers::kTileRows>(
+        height, rows + row * terms + k * height, panel, depth,
+        sums + row * kColumns);
   }
 }
 
 // Accumulators of a few adjacent tiles: `kTiles` of `[rows, kTileColumns]`, so
 // that a row of weights is read by whole cache lines.
 constexpr int64_t kTiles = 4;
-template <class Number>
+template <class Registers, class Number>
 struct Strip {
   explicit Strip(int64_t rows)
-      : size(rows * kTileColumns<Number>),
+      : size(rows * kTileColumns<Registers, Number>),
         sums(kTiles * size),
         squares(kTiles * size) {}
 
@@ -170,25 +211,27 @@ struct Strip {
 
   const int64_t size;
   std::vector<Number> sums, squares;
-  Number panels[kTiles][kPanelDepth * kTileColumns<Number>];
+  Number panels[kTiles][kPanelDepth * kTileColumns<Registers, Number>];
 };
 
 // Copies `[rows, count]` of a tile to its place in `[rows, columns]`.
-template <class Number>
+template <class Registers, class Number>
 void PutTile(const Number* tile, int64_t rows, int64_t count, int64_t columns,
              Number* to) {
   for (int64_t row = 0; row < rows; ++row) {
-    const Number* from = tile + row * kTileColumns<Number>;
+    const Number* from = tile + row * kTileColumns<Registers, Number>;
     std::copy(from, from + count, to + row * columns);
   }
 }
 
-template <class Number, class Weight, class Form>
+template <class Registers, class Number, class Weight, class Form>
 void MultiplyOf(const Number* rows, const Weight* weights, const Form& form,
                 const Sizes& sizes, int64_t block, Number* total,
                 Number* squares) {
-  constexpr int64_t kColumns = kTileColumns<Number>;
-  const auto strip = std::make_unique<Strip<Number>>(sizes.rows);
+  constexpr int64_t kColumns = kTileColumns<Registers, Number>;
+  const auto strip = std::make_unique<Strip<Registers, Number>>(sizes.rows);
+  const std::vector<Number> packed =
+      PackRows<Registers>(rows, sizes.rows, sizes.depth);
   for (int64_t first = 0; first < sizes.columns; first += kTiles * kColumns) {
     const int64_t left = sizes.columns - first;
     const int64_t tiles = std::min(kTiles, (left + kColumns - 1) / kColumns);
@@ -201,10 +244,10 @@ void MultiplyOf(const Number* rows, const Weight* weights, const Form& form,
       const int64_t depth = std::min(kPanelDepth, end - k);
       for (int64_t t = 0; t < tiles; ++t) {
         Number* panel = strip->panels[t];
-        TakePanel(weights, form, k, depth, first + t * kColumns, width(t),
-                  sizes.columns, panel);
-        AddPanel(rows + k, sizes.rows, sizes.depth, panel, depth,
-                 strip->sums.data() + t * strip->size);
+        TakePanel<Registers>(weights, form, k, depth, first + t * kColumns,
+                             width(t), sizes.columns, panel);
+        AddPanel<Registers>(packed.data(), sizes.rows, sizes.depth, k, panel,
+                            depth, strip->sums.data() + t * strip->size);
       }
       k += depth;
       if (squares != nullptr && k == end && k < sizes.depth) {
@@ -213,11 +256,11 @@ void MultiplyOf(const Number* rows, const Weight* weights, const Form& form,
     }
     for (int64_t t = 0; t < tiles; ++t) {
       const int64_t at = first + t * kColumns, tile = t * strip->size;
-      PutTile(strip->sums.data() + tile, sizes.rows, width(t), sizes.columns,
-              total + at);
+      PutTile<Registers>(strip->sums.data() + tile, sizes.rows, width(t),
+                         sizes.columns, total + at);
       if (squares == nullptr) continue;
-      PutTile(strip->squares.data() + tile, sizes.rows, width(t), sizes.columns,
-              squares + at);
+      PutTile<Registers>(strip->squares.data() + tile, sizes.rows, width(t),
+                         sizes.columns, squares + at);
     }
   }
 }
@@ -285,43 +328,64 @@ bool MeasureOf(const Weight* weights, int64_t depth, int64_t columns,
 
 // Returns factors that undo scales, followed by zeros for a whole tile.
 std::vector<float> Invert(const double* scales, int64_t count) {
-  std::vector<float> factors(count + kTileColumns<float>);
+  std::vector<float> factors(count + kTileColumns<Long, float>);
   for (int64_t i = 0; i < count; ++i) {
     factors[i] = static_cast<float>(1 / scales[i]);
   }
   return factors;
 }
 
-bool HasWideRegisters() {
+// Bytes of the longest registers that are compiled for and that this processor
+// has, 0 for any processor's.
+int64_t FindRegisters() {
 #if defined(__x86_64__)
-  static const bool has =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  return has;
-#else
-  return false;
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) {
+    return Long::kBytes;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    return Short::kBytes;
+  }
 #endif
+  return 0;
+}
+
+std::atomic<int64_t> most_bytes{FindRegisters()};
+
+template <class... Arguments>
+HPMOE_WIDE("avx512f,avx512bw,avx2,fma")
+void MultiplyLong(Arguments... arguments) {
+  MultiplyOf<Long>(arguments...);
 }
 
 template <class... Arguments>
-HPMOE_WIDE void MultiplyWide(Arguments... arguments) {
-  MultiplyOf(arguments...);
+HPMOE_WIDE("avx2,fma")
+void MultiplyWide(Arguments... arguments) {
+  MultiplyOf<Short>(arguments...);
 }
 
 template <class... Arguments>
 void MultiplyBest(Arguments... arguments) {
-  if (HasWideRegisters()) {
+  const int64_t bytes = most_bytes;
+  if (bytes >= Long::kBytes) {
+    MultiplyLong(arguments...);
+  } else if (bytes >= Short::kBytes) {
     MultiplyWide(arguments...);
   } else {
-    MultiplyOf(arguments...);
+    MultiplyOf<Short>(arguments...);
   }
 }
 
 template <class... Arguments>
-HPMOE_WIDE bool MeasureWide(Arguments... arguments) {
+HPMOE_WIDE("avx2,fma")
+bool MeasureWide(Arguments... arguments) {
   return MeasureOf(arguments...);
 }
 
 }  // namespace
+
+int64_t LimitRegisters(int64_t bytes) {
+  return most_bytes = std::min(bytes, FindRegisters());
+}
 
 template <class Weight>
 void Multiply(const double* rows, const Weight* weights, const Sizes& sizes,
@@ -360,7 +424,7 @@ template void MultiplyMagnitudes(const float*, const float*, const Sizes&,
 template <class Weight>
 bool MeasureWeights(const Weight* weights, int64_t depth, int64_t columns,
                     double* row_scale, double* column_scale) {
-  return HasWideRegisters()
+  return most_bytes >= Short::kBytes
              ? MeasureWide(weights, depth, columns, row_scale, column_scale)
              : MeasureOf(weights, depth, columns, row_scale, column_scale);
 }

@@ -19,6 +19,10 @@ struct Sizes {
 // A bfloat16, as stored.
 enum class Bfloat16 : uint16_t {};
 
+// Has products use registers of at most that many bytes, and returns how many
+// they then use.  Bits are the same for all that can multiply and add at once.
+int64_t LimitRegisters(int64_t bytes);
+
 // Adds rows times weights to `total`, `[rows, columns]`, which holds zeros.  If
 // `squares`, `[rows, columns]` zeros, is not null, the squares of the prefixes
 // of every `block` terms are added there, without that of the whole sum.

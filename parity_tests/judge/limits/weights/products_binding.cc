@@ -95,6 +95,7 @@ void BindWeights(nb::module_& m) {
 
 NB_MODULE(_products, m) {
   m.doc() = "Native part of parity_tests.judge.limits.bounds.gemm_bounds.";
+  m.def("limit_registers", &LimitRegisters, "bytes"_a);
   BindWeights<uint16_t>(m);
   BindWeights<float>(m);
 }

@@ -94,6 +94,26 @@ def test_sums_of_magnitudes(shape, dtype, is_squared):
   np.testing.assert_array_equal(single, sizes)
 
 
+@SHAPES
+@DTYPES
+def test_bits_do_not_depend_on_registers(shape, dtype):
+  """Registers of 32 bytes can multiply and add at once, as those of 64."""
+  rows, weights = draw(shape, dtype)
+  scales = products.measure(weights)
+  bits = {}
+  try:
+    for limit in (64, 32):
+      count = products._products.limit_registers(limit)
+      if count:
+        narrow = np.abs(rows).astype(np.float32)
+        sums = products.multiply_magnitudes(narrow, weights, *scales, True)
+        arrays = *products.add_up(rows, weights, 48), sums
+        bits[count] = [array.tobytes() for array in arrays]
+  finally:
+    products._products.limit_registers(64)
+  assert all(b == next(iter(bits.values())) for b in bits.values())
+
+
 @DTYPES
 @pytest.mark.parametrize('value', [np.inf, -np.inf, np.nan])
 def test_weights_that_are_not_finite_are_not_measured(dtype, value):
