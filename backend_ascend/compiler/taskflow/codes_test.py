@@ -170,6 +170,20 @@ class TestInputs:
         array.view('u1'), serial[name].view('u1'), err_msg=name
       )
 
+  @pytest.mark.parametrize('guards', [False, True])
+  def test_rows_of_nobody_are_zeros_in_every_tensor(self, guards):
+    image, inputs = self._case()
+    valid = runtime.route(image, inputs['topk_ids']).counts.sum(axis=0)
+    valid = valid.reshape(CONFIG.num_ranks, -1).sum(axis=1)
+    checks = modes.Modes(guards=guards)
+    outputs = runtime.run(image, inputs, modes=checks).outputs
+    rows = [n for n, a in outputs.items() if a.shape[1] == CONFIG.num_rows]
+    assert {'expert_in_scales', 'activation_scales'} < set(rows)
+    for name in rows:
+      for of_rank, count in zip(outputs[name], valid, strict=True):
+        assert 0 < count < CONFIG.num_rows
+        assert not of_rank[count:].any(), name
+
   @pytest.mark.parametrize(
     'name, change, message',
     [

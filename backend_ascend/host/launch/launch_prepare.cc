@@ -180,15 +180,25 @@ void StartHeaders(const Layer& layer) {
   if (!layer.Has(forward ? kXRelayed : kDyRelayed)) FillCopies(layer);
 }
 
-// Calls visit(first element, elements, bytes of one) for what tasks of a form
-// will write of each slab.
+// Calls visit(first element, elements, bytes of one) for rows of a slab, and of
+// the scales beside them, if there are any.
+template <class Visit>
+void VisitRows(const Array& array, float* scales, int64_t slab, int64_t row,
+               int64_t rows, Visit visit) {
+  visit(array.At(slab, row, 0), rows * array.cols, array.element_bytes);
+  if (scales == nullptr) return;
+  float* const of_slab = scales + (slab - array.first) * array.rows;
+  visit(reinterpret_cast<char*>(of_slab + row), rows, sizeof(float));
+}
+
+// The same for what tasks of a form will write.
 template <class Visit>
 void ForEachSlab(const Slices& slices, Form form, const Array& array,
-                 Visit visit) {
+                 float* scales, Visit visit) {
   for (int64_t i = 0; i < array.slabs; ++i) {
     const int64_t slab = array.first + i;
     const int64_t rows = IsPacked(form) ? slices.rank_rows[slab] : array.rows;
-    visit(array.At(slab, 0, 0), rows * array.cols, array.element_bytes);
+    VisitRows(array, scales, slab, 0, rows, visit);
   }
 }
 
@@ -205,9 +215,6 @@ void Fill(const Plan& plan, bool poison, const Layer& layer) {
   };
   const int64_t rows = int64_t{image.num_ranks} * image.num_rows;
   fill(layer.header_weight, rows);
-  for (int b = 0; b < kNumBuffers; ++b) {
-    if (IsWritten(image, b)) fill(layer.scales[b], rows);
-  }
   fill(layer.d_row_weight, rows);
   fill(layer.d_slot_weight, image.num_ranks * layer.Slots());
   for (int b = 0; b < kNumBuffers; ++b) {
@@ -215,7 +222,7 @@ void Fill(const Plan& plan, bool poison, const Layer& layer) {
     fill(layer.sums[b], array.slabs * array.rows * array.cols);
     if (!IsWritten(image, b) || !layer.Has(b)) continue;
     const Slices& slices = SlicesOf(plan, b);
-    ForEachSlab(slices, BufferForm(image, b), array,
+    ForEachSlab(slices, BufferForm(image, b), array, layer.scales[b],
                 poison ? PoisonElements : ClearElements);
   }
 }
@@ -224,7 +231,8 @@ void Fill(const Plan& plan, bool poison, const Layer& layer) {
 // large capacity cost nothing as long as nobody touches them.
 constexpr int64_t kPaddingRows = 8;
 
-// Calls visit(first element, elements, bytes of one) for each rank's padding.
+// Calls visit(first element, elements, bytes of one) for each rank's padding:
+// rows, and scales beside them.
 template <class Visit>
 void ForEachPadding(const Plan& plan, const Layer& layer, Visit visit) {
   for (int b = 0; b < kNumBuffers; ++b) {
@@ -236,7 +244,7 @@ void ForEachPadding(const Plan& plan, const Layer& layer, Visit visit) {
       const int64_t row = SlicesOf(plan, b).rank_rows[slab];
       const int64_t rows = std::min(kPaddingRows, array.rows - row);
       if (rows <= 0) continue;
-      visit(array.At(slab, row, 0), rows * array.cols, array.element_bytes);
+      VisitRows(array, layer.scales[b], slab, row, rows, visit);
     }
   }
 }
@@ -308,8 +316,9 @@ void ClearPadding(const Plan& plan, const Layer& layer) {
       });
 }
 
-void Poison(const Slices& slices, Form form, const Array& array) {
-  ForEachSlab(slices, form, array, PoisonElements);
+void Poison(const Slices& slices, Form form, const Array& array,
+            float* scales) {
+  ForEachSlab(slices, form, array, scales, PoisonElements);
 }
 
 Status Prepare(const ImageView& view, const LaunchTensors& tensors,

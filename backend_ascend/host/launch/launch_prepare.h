@@ -62,9 +62,9 @@ struct Held {
 Status Prepare(const ImageView& view, const LaunchTensors& tensors,
                const LaunchOptions& options, Held* held, Layer* layer);
 
-// Poisons what tasks of a form will write in an array; `slices` are of its rows
-// where they are packed.
-void Poison(const Slices& slices, Form form, const Array& array);
+// Poisons what tasks of a form will write in an array, and in the scales beside
+// its rows, or null; `slices` are of its rows where they are packed.
+void Poison(const Slices& slices, Form form, const Array& array, float* scales);
 
 // Beside a relayed row that has yet to arrive.
 constexpr RowCopy kNoCopy = {-1, -1, 0.0f};

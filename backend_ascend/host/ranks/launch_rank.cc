@@ -99,10 +99,8 @@ void RankLaunch::PlaceBuffers(const RankTensors& tensors) {
             ? reinterpret_cast<float*>(tensors.heap + heap_.scales[b])
             : tensors.scales[b];
     if (IsWritten(image, b)) {
-      if (layer_.scales[b] != nullptr) {
-        std::fill_n(layer_.scales[b], image.num_rows, BitsFloat(kPoison));
-      }
-      Poison(SlicesOf(*tensors.plan, b), BufferForm(image, b), array);
+      Poison(SlicesOf(*tensors.plan, b), BufferForm(image, b), array,
+             layer_.scales[b]);
     }
   }
 }
