@@ -114,8 +114,8 @@ class Engine : private EventCore {
                launch_.Headers(task));
   }
   void Add(const SignalDesc&, int32_t number, int32_t amount) {
-    Count(number, amount, view_.events[number].threshold, figures_.poll,
-          [&](int32_t w) { ready_.push_back(w); });
+    if (!Count(number, amount, view_.events[number].threshold)) return;
+    Reach(number, figures_.poll, [&](int32_t w) { ready_.push_back(w); });
   }
 
  private:

@@ -40,8 +40,8 @@ class Channels {
   }
   double Next(double now) {
     double next = kNoTime;
+    if (active_ == 0) return next;
     for (size_t c = 0; c < channels_.size(); ++c) {
-      if (channels_[c].items.empty()) continue;
       const double end = now + channels_[c].left * active_ / capacity_;
       if (end >= next) continue;
       next = end;
@@ -56,6 +56,7 @@ class Channels {
     from.items.Pop();
     if (from.items.empty()) {
       --active_;
+      from.left = kNoTime;
     } else {
       from.left = from.items.front().bytes;
     }
@@ -74,7 +75,7 @@ class Channels {
   };
   struct Channel {
     Fifo<Item> items;
-    double left = 0;  // of the first
+    double left = kNoTime;  // of the first
   };
 
   double capacity_;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "backend_ascend/simulator/core/conservation.h"
+#include "backend_ascend/simulator/core/first_of.h"
 
 namespace hpmoe::sim {
 
@@ -25,79 +26,35 @@ constexpr int32_t kNobody = -1;
 // When each unit does something next: one time a unit, the last that was set.
 class Calendar {
  public:
-  explicit Calendar(size_t units) : turns_(units, 0) {}
+  explicit Calendar(size_t units) {
+    first_.Resize(static_cast<uint32_t>(units));
+  }
 
   // kNoTime: nothing.
   void Set(double at, int32_t unit) {
-    const uint32_t turn = ++turns_[unit];
-    changed_ = true;
-    if (at == kNoTime) return;
-    const Timer timer = {at, static_cast<uint32_t>(unit), turn};
-    if (taken_) {  // what was first is of no more use: its place is free
-      taken_ = false;
-      return Sink(timer);
-    }
-    timers_.push_back(timer);
-    size_t n = timers_.size() - 1;
-    for (; n > 0 && timer < timers_[(n - 1) / 2]; n = (n - 1) / 2) {
-      timers_[n] = timers_[(n - 1) / 2];
-    }
-    timers_[n] = timer;
+    if (taken_ != unit) Clear();
+    taken_ = kNobody;
+    first_.Set(static_cast<uint32_t>(unit), at);
   }
   double next() {
-    if (changed_) FindNext();
-    return next_;
+    Clear();
+    return first_.time();
   }
   // At time next(): whose it is.
   int32_t Take() {
-    taken_ = changed_ = true;
-    return static_cast<int32_t>(timers_.front().unit);
+    taken_ = static_cast<int32_t>(first_.index());
+    return taken_;
   }
 
  private:
-  struct Timer {
-    double at;
-    uint32_t unit;
-    uint32_t turn;
-    bool operator<(const Timer& other) const {
-      return (at < other.at) | ((at == other.at) & (unit < other.unit));
-    }
-  };
-
-  void FindNext() {
-    changed_ = false;
-    if (taken_) Drop();
-    while (!timers_.empty() &&
-           timers_.front().turn != turns_[timers_.front().unit]) {
-      Drop();  // its unit was set again since
-    }
-    next_ = timers_.empty() ? kNoTime : timers_.front().at;
-  }
-  void Drop() {
-    taken_ = false;
-    const Timer last = timers_.back();
-    timers_.pop_back();
-    if (!timers_.empty()) Sink(last);
-  }
-  // Puts it where the least was.
-  void Sink(const Timer& timer) {
-    const size_t size = timers_.size();
-    size_t n = 0;
-    for (size_t child = 1; child < size; child = 2 * n + 1) {
-      child += static_cast<size_t>(child + 1 < size &&
-                                   timers_[child + 1] < timers_[child]);
-      if (!(timers_[child] < timer)) break;
-      timers_[n] = timers_[child];
-      n = child;
-    }
-    timers_[n] = timer;
+  void Clear() {
+    if (taken_ == kNobody) return;
+    first_.Set(static_cast<uint32_t>(taken_), kNoTime);
+    taken_ = kNobody;
   }
 
-  std::vector<uint32_t> turns_;  // by unit, of its one timer
-  std::vector<Timer> timers_;    // a heap, the least on top
-  double next_ = kNoTime;
-  bool taken_ = false;    // the top
-  bool changed_ = false;  // since next_ was found
+  FirstOf first_;
+  int32_t taken_ = kNobody;  // whose time is past
 };
 
 // That units wait for.
@@ -143,17 +100,19 @@ class EventCore {
     for (int32_t u = list; u != kNobody; u = behind_[u]) wake(u);
   }
 
-  // Wakes who waits for a counter that reaches its threshold; all see that
-  // `delay` s later.
-  template <class Wake>
-  void Count(int32_t number, int32_t amount, int32_t threshold, double delay,
-             Wake wake) {
-    Counter& counter = counters_[number];
-    const bool reached = counter.count >= threshold;
+  // Whether a counter reaches its threshold by this.
+  bool Count(int32_t number, int32_t amount, int32_t threshold) {
+    int32_t& count = counters_[number].count;
+    const bool reached = count >= threshold;
     // Corrupt tables may count beyond what int32 can.
-    counter.count = static_cast<int32_t>(static_cast<uint32_t>(counter.count) +
-                                         static_cast<uint32_t>(amount));
-    if (reached || counter.count < threshold) return;
+    count = static_cast<int32_t>(static_cast<uint32_t>(count) +
+                                 static_cast<uint32_t>(amount));
+    return !reached && count >= threshold;
+  }
+  // Wakes who waits for a counter that did; all see that `delay` s later.
+  template <class Wake>
+  void Reach(int32_t number, double delay, Wake wake) {
+    Counter& counter = counters_[number];
     counter.seen = now_ + delay;
     const int32_t waiting = counter.waiting;
     counter.waiting = kNobody;
@@ -185,13 +144,18 @@ class EventCore {
  private:
   template <size_t... kOrder, class... Sources>
   bool RunEvent(std::index_sequence<kOrder...>, Sources&... sources) {
+    constexpr size_t kSources = sizeof...(Sources);
     const double times[] = {sources.next()...};
-    double first = kNoTime;
-    ((first = std::min(first, times[kOrder])), ...);
-    if (first == kNoTime) return false;
-    if (first < now_) backwards_ = now_;
-    now_ = first;
-    (void)((times[kOrder] == first && (sources.happen(), true)) || ...);
+    double soonest[kSources + 1];  // of a source and of those after it
+    soonest[kSources] = kNoTime;
+    for (size_t i = kSources; i-- > 0;) {
+      soonest[i] = std::min(times[i], soonest[i + 1]);
+    }
+    if (soonest[0] == kNoTime) return false;
+    if (soonest[0] < now_) backwards_ = now_;
+    now_ = soonest[0];
+    (void)((times[kOrder] <= soonest[kOrder + 1] && (sources.happen(), true)) ||
+           ...);
     return true;
   }
 

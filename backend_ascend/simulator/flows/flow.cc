@@ -28,6 +28,12 @@ struct Flight {
   int32_t parts;  // that are summed in it
 };
 
+// Of a message.
+struct Underway {
+  int32_t owner = kNobody;  // unit that holds for it
+  int32_t left = 0;         // arrivals
+};
+
 class FlowEngine : private EventCore {
  public:
   FlowEngine(const FlowTables& flow, const Switch& of, FlowTotals* totals)
@@ -39,8 +45,7 @@ class FlowEngine : private EventCore {
         packets_(switch_),
         totals_(*totals),
         sessions_(of, flow.ranks),
-        owners_(flow.op.size(), kNobody),
-        left_(flow.op.size(), 0),
+        underway_(flow.op.size()),
         holding_(flow.own.size(), 0),
         asked_(flow.op.size(), 0),
         given_(flow.region_event.size(), 0),
@@ -150,10 +155,9 @@ class FlowEngine : private EventCore {
     const int32_t begin = flow_.message_begin[task];
     const int32_t end = flow_.message_begin[task + 1];
     const bool holds = flow_.holds[task] != 0;
-    for (int32_t m = begin; m < end; ++m) left_[m] = Arrivals(m);
-    if (holds) {
-      holding_[task] = end - begin;
-      for (int32_t m = begin; m < end; ++m) owners_[m] = u;
+    if (holds) holding_[task] = end - begin;
+    for (int32_t m = begin; m < end; ++m) {
+      underway_[m] = {holds ? u : kNobody, Arrivals(m)};
     }
     for (int32_t m = begin; m < end; ++m) Send(m);
     if (holds && end > begin) {
@@ -174,7 +178,8 @@ class FlowEngine : private EventCore {
   }
 
   void Add(int32_t event, int32_t amount) {
-    Count(event, amount, flow_.threshold[event], flow_.release[event],
+    if (!Count(event, amount, flow_.threshold[event])) return;
+    Reach(event, flow_.release[event],
           [&](int32_t u) { calendar_.Set(counters_[event].seen, u); });
   }
 
@@ -319,9 +324,10 @@ class FlowEngine : private EventCore {
 
   // What holds for a message has one arrival less to wait for.
   void Release(int32_t m) {
-    if (--left_[m] > 0 || owners_[m] == kNobody) return;
-    const int32_t unit = owners_[m];
-    owners_[m] = kNobody;
+    Underway& message = underway_[m];
+    if (--message.left > 0 || message.owner == kNobody) return;
+    const int32_t unit = message.owner;
+    message.owner = kNobody;
     int32_t* const holding = &holding_[units_[unit].task];
     if (--*holding > 0) return;
     *holding = -1;
@@ -410,7 +416,7 @@ class FlowEngine : private EventCore {
   };
   static constexpr int32_t kOfSession = -1;
 
-  const FlowTables& flow_;
+  const FlowTables flow_;
   const Switch switch_;
   Packets packets_;
   FlowTotals& totals_;
@@ -419,8 +425,7 @@ class FlowEngine : private EventCore {
   Fifo<Coming> coming_;  // a hop is the same for all: in order of time
   std::vector<Unit> units_;
   std::vector<Server<OneTask>> cores_;  // of units
-  std::vector<int32_t> owners_;         // [messages] unit that holds for it
-  std::vector<int32_t> left_;           // [messages] arrivals
+  std::vector<Underway> underway_;      // [messages]
   std::vector<int32_t> holding_;  // [tasks] messages; -1: all have arrived
   std::vector<int32_t> asked_;    // [messages] answers, or kOfSession
   std::vector<int32_t> given_;    // [regions] rows
