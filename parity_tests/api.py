@@ -9,7 +9,7 @@ import warnings
 from hpmoe.parity_tests.cache import cache_folder
 from hpmoe.parity_tests.candidates import backends
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import elsewhere
+from hpmoe.parity_tests.candidates import external_program
 from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import outputs
@@ -243,7 +243,7 @@ def _build_candidate(
   if isinstance(candidate, str):
     kind, _, rest = candidate.partition(':')
     if kind == 'command':
-      return elsewhere.Program(rest, timeout_s=timeout_s, layout=layout)
+      return external_program.Program(rest, timeout_s=timeout_s, layout=layout)
     if kind != 'outputs':
       return function_candidate.Subprocess(candidate, timeout_s, layout=layout)
   elif callable(candidate) and is_function:

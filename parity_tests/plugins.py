@@ -4,7 +4,7 @@ import functools
 import importlib.metadata
 from typing import Any
 
-BACKENDS = 'hpmoe.backends'  # of `candidates.row.Backend`
+BACKENDS = 'hpmoe.backends'  # of `candidates.candidate_kind.Backend`
 COMMANDS = 'hpmoe.commands'  # mappings from a purpose to `cli.Command`s
 INSTALL = "pip install 'hyperparallel-moe[ascend]'"
 

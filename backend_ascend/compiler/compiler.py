@@ -6,7 +6,7 @@ import numpy as np
 
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.compiler.orders import placement
-from hpmoe.backend_ascend.compiler.orders import schedulers
+from hpmoe.backend_ascend.compiler.orders import select_scheduler
 from hpmoe.backend_ascend.compiler.proofs import proofs
 from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
@@ -132,7 +132,7 @@ def _finish(
   flow: flow_lib.Flow, scheduler: placement.Scheduler | None, target: str
 ) -> Compiled:
   flow = placement.place(
-    flow, (scheduler or schedulers.select_scheduler(flow.options))(flow)
+    flow, (scheduler or select_scheduler.select_scheduler(flow.options))(flow)
   )
   image = image_lib.load(image_lib.serialize(flow))
   require_target(image, target)

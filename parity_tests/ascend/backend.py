@@ -18,9 +18,9 @@ from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.ascend import mpi_launcher
 from hpmoe.parity_tests.ascend import npus_candidate
 from hpmoe.parity_tests.ascend import twin_candidate
+from hpmoe.parity_tests.candidates import candidate_kind as row_lib
 from hpmoe.parity_tests.candidates import checking
-from hpmoe.parity_tests.candidates import row as row_lib
-from hpmoe.parity_tests.candidates import tasks
+from hpmoe.parity_tests.candidates import tiling_fields
 from hpmoe.parity_tests.commands import cli
 from hpmoe.reference.contract import option_fields
 
@@ -70,7 +70,7 @@ def _read_twin_modes(f: Any) -> dict[str, Any]:
   return dict(twin=modes)
 
 
-_TASKS = _names(tasks.FLAGS)
+_TASKS = _names(tiling_fields.FLAGS)
 # Flags of launches that no framework makes.
 _IMAGE = (*_TASKS, *_names(host.PLACEMENT))
 

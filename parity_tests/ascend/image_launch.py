@@ -11,7 +11,7 @@ from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.load import expert_placement as placement_lib
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.judge import isolation
+from hpmoe.parity_tests.judge import isolated_replay
 from hpmoe.reference.contract import tensors
 
 Masks = Mapping[str, np.ndarray]
@@ -40,7 +40,7 @@ class ImageLaunch(candidates.Launch):
 
   def find_wrong_tasks(
     self, lane: str, bad: Masks
-  ) -> list[isolation.WrongTask]:
+  ) -> list[isolated_replay.WrongTask]:
     """See `Launch`."""
     image_masks = self.view.place(bad) if self.view else bad
     return find_wrong_tasks(self.image, self.plan, lane, image_masks)
@@ -67,7 +67,7 @@ def find_wrong_tasks(
   plan: _native.Routing,
   lane: str,
   bad: Masks,
-) -> list[isolation.WrongTask]:
+) -> list[isolated_replay.WrongTask]:
   """Returns the tasks that wrote bad elements, in the image's order.
 
   Args:
@@ -86,7 +86,7 @@ def find_wrong_tasks(
     counts = _count_elements(writes, _by_slab(name, bad[name]))
     for task, (wrong, elements) in counts.items():
       wrong_tasks.append(
-        isolation.WrongTask(
+        isolated_replay.WrongTask(
           direction=image.direction.name.lower(),
           task=runtime.task_name(image, task),
           lanes=(lane,),

@@ -9,7 +9,7 @@ from hpmoe.backend_ascend.host.checks import modes
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.load import task_names
 from hpmoe.parity_tests.ascend import image_launch
-from hpmoe.parity_tests.judge import isolation
+from hpmoe.parity_tests.judge import isolated_replay
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
@@ -23,7 +23,7 @@ def _name(index: int, kind: str = 'down', col_block: int = 0):
 
 
 def _wrong(index: int, lane: str = 'exact', bad: int = 3, **place):
-  return isolation.WrongTask(
+  return isolated_replay.WrongTask(
     'forward', _name(index, **place), (lane,), 'expert_out', bad, 8
   )
 
@@ -35,7 +35,7 @@ def _race(first, second, blame, kind='write-read'):
 
 
 def test_a_task_lists_its_lanes_once_with_the_most_elements():
-  guilty_tasks = isolation.find_guilty_tasks(
+  guilty_tasks = isolated_replay.find_guilty_tasks(
     [_wrong(7), _wrong(4, 'bounded', 1), _wrong(4, 'exact', 2)], (), 'forward'
   )
   assert [(w.task.index, w.lanes, w.bad) for w in guilty_tasks] == [
@@ -46,7 +46,7 @@ def test_a_task_lists_its_lanes_once_with_the_most_elements():
 
 def test_a_reader_after_an_early_signal_is_not_guilty():
   early = _race(_name(2, 'swiglu'), _name(4), _name(2, 'swiglu'))
-  guilty_tasks = isolation.find_guilty_tasks(
+  guilty_tasks = isolated_replay.find_guilty_tasks(
     [_wrong(4), _wrong(7)], [early], 'forward'
   )
   assert [w.task.index for w in guilty_tasks] == [2, 7]
@@ -55,7 +55,7 @@ def test_a_reader_after_an_early_signal_is_not_guilty():
 
 def test_a_task_that_did_not_wait_is_guilty_once():
   late = _race(_name(2, 'swiglu'), _name(4), _name(4))
-  guilty_tasks = isolation.find_guilty_tasks(
+  guilty_tasks = isolated_replay.find_guilty_tasks(
     [_wrong(4)], [late, late], 'forward'
   )
   assert [(w.task.index, w.lanes, w.bad) for w in guilty_tasks] == [
@@ -68,7 +68,7 @@ def test_links_of_a_chain_are_one_task_and_other_tiles_are_not():
   kind = 'down_weight_grad'
   early = _race(_name(2, 'swiglu'), _name(4, kind), _name(2, 'swiglu'))
   unordered = _race(_name(3), _name(10, kind, 1), _name(10, kind, 1))
-  guilty_tasks = isolation.find_guilty_tasks(
+  guilty_tasks = isolated_replay.find_guilty_tasks(
     [_wrong(6, kind=kind), _wrong(12, kind=kind, col_block=1)],
     [early, unordered],
     'backward',

@@ -32,8 +32,8 @@ from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.ascend import mpi_job
 from hpmoe.parity_tests.ascend import mpi_worker
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import processes
+from hpmoe.parity_tests.candidates import tensor_transfer
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import option_fields
@@ -119,7 +119,7 @@ def write_job(
     rank_folder = mpi_job.find_rank_folder(job, rank)
     rank_folder.mkdir()
     (rank_folder / 'image.bin').write_bytes(bytes(image))
-    exchange.save(
+    tensor_transfer.save(
       rank_folder / 'inputs',
       {n: np.ascontiguousarray(a[rank]) for n, a in inputs.items()},
     )
@@ -242,7 +242,7 @@ def read_job(job: pathlib.Path) -> dict[str, np.ndarray]:
   if len(endings) < num_ranks or mpi_job.find_causes(endings):
     raise _error(job, num_ranks, endings)
   slabs = [
-    exchange.load(mpi_job.find_rank_folder(job, rank) / 'outputs')
+    tensor_transfer.load(mpi_job.find_rank_folder(job, rank) / 'outputs')
     for rank in range(num_ranks)
   ]
   return {name: np.stack([slab[name] for slab in slabs]) for name in slabs[0]}

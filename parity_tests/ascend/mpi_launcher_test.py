@@ -26,8 +26,8 @@ from hpmoe.parity_tests.ascend import mpi_job
 from hpmoe.parity_tests.ascend import mpi_launcher
 from hpmoe.parity_tests.ascend import mpi_worker
 from hpmoe.parity_tests.ascend import operator_testing
-from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import processes
+from hpmoe.parity_tests.candidates import tensor_transfer
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import granularity
@@ -202,10 +202,10 @@ def _other_image(job: pathlib.Path) -> None:
 
 def _bad_input(job: pathlib.Path) -> None:
   path = mpi_job.find_rank_folder(job, 3) / 'inputs'
-  inputs = exchange.load(path)
+  inputs = tensor_transfer.load(path)
   x = inputs['x'].copy()
   x[5, 1] = np.nan
-  exchange.save(path, inputs | dict(x=x))
+  tensor_transfer.save(path, inputs | dict(x=x))
 
 
 _KILLED = 'was killed by signal 9'

@@ -278,13 +278,13 @@ def _launch(job: pathlib.Path, rank: int, pulse: Pulse) -> None:
   pulse.beat('importing')
   from hpmoe.backend_ascend.host.ranks import mpi_transport
   from hpmoe.backend_ascend.host.ranks import rank_runtime
-  from hpmoe.parity_tests.candidates import exchange
+  from hpmoe.parity_tests.candidates import tensor_transfer
 
   request = mpi_job.read_request(job)
   rank_folder = mpi_job.find_rank_folder(job, rank)
   pulse.beat('reading its inputs')
   image = rank_runtime.load_if_good((rank_folder / 'image.bin').read_bytes())
-  inputs = exchange.load(rank_folder / 'inputs')
+  inputs = tensor_transfer.load(rank_folder / 'inputs')
   limit = request['shared_memory']
   free = mpi_job.free_shared_memory()
   mark = dict(
@@ -310,7 +310,7 @@ def _launch(job: pathlib.Path, rank: int, pulse: Pulse) -> None:
     deadline_s=request['deadline_s'],
   )
   pulse.beat('writing its outputs')
-  exchange.save(rank_folder / 'outputs', outputs)
+  tensor_transfer.save(rank_folder / 'outputs', outputs)
   transport.close()
   mpi_transport.load_mpi().Finalize()
 

@@ -5,10 +5,10 @@ import functools
 from typing import Any
 
 from hpmoe.parity_tests import plugins
+from hpmoe.parity_tests.candidates import candidate_kind as row_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking as checking_lib
-from hpmoe.parity_tests.candidates import row as row_lib
-from hpmoe.parity_tests.candidates import tasks
+from hpmoe.parity_tests.candidates import tiling_fields
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import granularity
 
@@ -61,7 +61,7 @@ def default_row() -> row_lib.Row:
   """Returns the kind of candidate that is judged if no flag names another."""
   if (backend := load_backend()) is not None:
     return backend.default
-  names = tuple(f.name for f in (*tasks.FLAGS, *checking_lib.FLAGS))
+  names = tuple(f.name for f in (*tiling_fields.FLAGS, *checking_lib.FLAGS))
   return row_lib.Row(NoBackend, None, None, names, 'no backend is installed')
 
 

@@ -53,9 +53,9 @@ import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking as checking_lib
-from hpmoe.parity_tests.candidates import exchange
-from hpmoe.parity_tests.candidates import locate
+from hpmoe.parity_tests.candidates import find_function
 from hpmoe.parity_tests.candidates import processes
+from hpmoe.parity_tests.candidates import tensor_transfer
 from hpmoe.parity_tests.case import answers
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import quantised_inputs
@@ -162,7 +162,7 @@ class Subprocess(candidates.Candidate):
     """See `Candidate`."""
     super().ready(case, beside)
     project_layouts.read_layouts(self.layout)
-    locate.find_source(self.name)
+    find_function.find_source(self.name)
     return dataclasses.replace(
       self, has_backward=passes.BACKWARD in case.passes
     )
@@ -192,7 +192,7 @@ class Subprocess(candidates.Candidate):
     with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
       job = pathlib.Path(folder)
       shared = [
-        exchange.lend(job / f'inputs.{number}', arrays)
+        tensor_transfer.lend(job / f'inputs.{number}', arrays)
         for number, arrays in enumerate(sets)
       ]
       request = dict(
@@ -211,7 +211,9 @@ class Subprocess(candidates.Candidate):
       )
       (job / 'request.json').write_text(json.dumps(request))
       self._call(job, [row['file'] for rows in shared for row in rows.values()])
-      answers = [exchange.load(job / f'outputs.{n}') for n in range(len(turns))]
+      answers = [
+        tensor_transfer.load(job / f'outputs.{n}') for n in range(len(turns))
+      ]
       self.notes.update(json.loads((job / 'notes.json').read_text()))
     self.seconds.append(time.perf_counter() - start)
     required = () if self.checking.isolate else layer_pass.results[:1]

@@ -163,16 +163,16 @@ def call(
   Raises:
     WorkerError: it raised an error, which is the cause, or wrote to its inputs.
   """
-  from hpmoe.parity_tests.candidates import exchange
+  from hpmoe.parity_tests.candidates import tensor_transfer
   from hpmoe.reference.contract import messages
 
-  own = exchange.copy(inputs, {} if copies is None else copies)
+  own = tensor_transfer.copy(inputs, {} if copies is None else copies)
   try:
     answer = function(dict(own), *layer)
   except Exception as error:  # pylint: disable=broad-except
     text = f'{name}: raised {messages.describe_error(error)}'
     raise WorkerError(text, 'failed') from error
-  if wrong := exchange.describe_overwritten(inputs, own):
+  if wrong := tensor_transfer.describe_overwritten(inputs, own):
     raise WorkerError(f'{name}: {wrong}', 'spoilt')
   return answer
 
@@ -220,7 +220,7 @@ def to_arrays(name: str, outputs, result: str) -> dict:
   Raises:
     WorkerError: the outputs are no mapping, or one is no array.
   """
-  from hpmoe.parity_tests.candidates import exchange
+  from hpmoe.parity_tests.candidates import tensor_transfer
   from hpmoe.reference.contract import messages
 
   if not isinstance(outputs, Mapping):
@@ -233,7 +233,7 @@ def to_arrays(name: str, outputs, result: str) -> dict:
   tensors = {}
   for key, value in outputs.items():
     try:
-      tensors[key] = exchange.as_array(value)
+      tensors[key] = tensor_transfer.as_array(value)
     except Exception as error:  # pylint: disable=broad-except
       kind = type(value).__name__
       raise WorkerError(
@@ -251,7 +251,7 @@ def _run(job: pathlib.Path, request: Mapping) -> None:
   """
   sys.path[:] = request['path']
   # Only now: the project and the user's module come from that path.
-  from hpmoe.parity_tests.candidates import exchange
+  from hpmoe.parity_tests.candidates import tensor_transfer
   from hpmoe.reference.contract import config as config_lib
   from hpmoe.reference.contract import precision
 
@@ -269,7 +269,7 @@ def _run(job: pathlib.Path, request: Mapping) -> None:
     # A missing stage is refused before anything runs.
     _find_stages(f'{name}.backward', backward, request['backward_stages'])
   data = [
-    exchange.borrow(job / f'inputs.{number}', shared)
+    tensor_transfer.borrow(job / f'inputs.{number}', shared)
     for number, shared in enumerate(request['shared'])
   ]
   result = request['result']
@@ -291,13 +291,13 @@ def _run_in_turn(
   name: str, kernel: Callable, turns: Sequence[Mapping], result: str, *layer
 ) -> list[dict]:
   """Returns the outputs of one call after another, each on its inputs."""
-  from hpmoe.parity_tests.candidates import exchange
+  from hpmoe.parity_tests.candidates import tensor_transfer
 
   answers: list[dict] = []
   copies: dict = {}
   for inputs in turns:
     # The next call may return the same memory.
-    answers = [exchange.copy(answer) for answer in answers]
+    answers = [tensor_transfer.copy(answer) for answer in answers]
     outputs = call(name, kernel, inputs, *layer, copies=copies)
     answers.append(to_arrays(name, outputs, result))
   return answers
@@ -311,14 +311,14 @@ def _write(
   Raises:
     WorkerError: the file format lacks the dtype of an output.
   """
-  from hpmoe.parity_tests.candidates import exchange
+  from hpmoe.parity_tests.candidates import tensor_transfer
 
   backward = getattr(function, 'backward', function)
   notes = dict(recomputes=bool(getattr(backward, 'recomputes', False)))
   (job / 'notes.json').write_text(json.dumps(notes))
   try:
     for number, answer in enumerate(answers):
-      exchange.save(job / f'outputs.{number}', answer)
+      tensor_transfer.save(job / f'outputs.{number}', answer)
   except ValueError as error:
     raise WorkerError(f'{name}: {error}') from None
 

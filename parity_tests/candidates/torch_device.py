@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.parity_tests.candidates import exchange
+from hpmoe.parity_tests.candidates import tensor_transfer
 from hpmoe.parity_tests.case import read_case
 
 
@@ -68,6 +68,6 @@ def move_inputs(
 
 def _write_back(inputs: Mapping[str, np.ndarray], tensors: Mapping) -> None:
   for name, array in inputs.items():
-    after = exchange.as_array(tensors[name])
+    after = tensor_transfer.as_array(tensors[name])
     if after.tobytes() != array.tobytes():
       np.copyto(array, after)

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.candidates import exchange
+from hpmoe.parity_tests.candidates import tensor_transfer
 from hpmoe.parity_tests.case import shared_memory
 
 pytestmark = pytest.mark.skipif(
@@ -90,8 +90,10 @@ def test_what_is_lent_is_borrowed(tmp_path, dtype):
   large[...] = np.arange(42).reshape(2, 3, 7)
   small = np.ones(4, np.float32)
 
-  rows = exchange.lend(tmp_path / 'inputs', dict(large=large, small=small))
-  borrowed = exchange.borrow(tmp_path / 'inputs', rows)
+  rows = tensor_transfer.lend(
+    tmp_path / 'inputs', dict(large=large, small=small)
+  )
+  borrowed = tensor_transfer.borrow(tmp_path / 'inputs', rows)
 
   assert list(rows) == ['large']
   assert borrowed['large'].dtype == large.dtype
@@ -101,13 +103,13 @@ def test_what_is_lent_is_borrowed(tmp_path, dtype):
 
 def test_one_changed_bit_is_seen():
   array = draw_array()
-  own = exchange.copy(dict(w=array))
-  assert not exchange.describe_overwritten(dict(w=array), own)
+  own = tensor_transfer.copy(dict(w=array))
+  assert not tensor_transfer.describe_overwritten(dict(w=array), own)
 
   own['w'][...] = array  # written to, and as it was
-  assert not exchange.describe_overwritten(dict(w=array), own)
+  assert not tensor_transfer.describe_overwritten(dict(w=array), own)
   own['w'].view(np.uint32)[2, 4, 4095] ^= 1
 
-  assert exchange.describe_overwritten(dict(w=array), own).startswith(
+  assert tensor_transfer.describe_overwritten(dict(w=array), own).startswith(
     'w: expected an input'
   )

@@ -18,14 +18,14 @@ def candidate(f: parser.Values, case):
       case.
     candidates.CandidateError: something that it needs is missing.
   """
+  from hpmoe.parity_tests.candidates import candidate_table
   from hpmoe.parity_tests.candidates import checking
-  from hpmoe.parity_tests.candidates import table
 
   flag_values = {n: f[n].value for n in f if f[n].present}
   flag_values = {
     n: cli.text(v) for n, v in flag_values.items() if v != f[n].option.default
   }
-  kind = table.find(flag_values)
+  kind = candidate_table.find(flag_values)
   rows = option_fields.list_options(kind.kind)
   fields = cli.fields(f, [row for row in rows if row.name in kind.flags])
   fields['options'] = layer_flags.options(f)

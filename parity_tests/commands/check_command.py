@@ -6,7 +6,7 @@ import pathlib
 import shutil
 import sys
 
-from hpmoe.parity_tests.candidates import tasks
+from hpmoe.parity_tests.candidates import tiling_fields
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import backend_flags
 from hpmoe.parity_tests.commands import cli
@@ -66,7 +66,7 @@ class _Options(cli.JsonOptions):
 
 
 def _list_options() -> list[option_fields.Option]:
-  from hpmoe.parity_tests.candidates import table
+  from hpmoe.parity_tests.candidates import candidate_table
   from hpmoe.parity_tests.judge import judgement
 
   direction = case_flags.DIRECTION.replace(
@@ -79,8 +79,8 @@ def _list_options() -> list[option_fields.Option]:
       direction if row.name == 'direction' else row for row in case_flags.FLAGS
     ),
     case_flags.FOLDER,
-    *tasks.FLAGS,
-    *table.FLAGS,
+    *tiling_fields.FLAGS,
+    *candidate_table.FLAGS,
     *definition_flags.FLAGS,
     *dump_flags.FLAGS,
     *judgement.FLAGS,
@@ -103,12 +103,14 @@ _SHARDS = ('shard', 'parts', 'merge')
 
 def _heads() -> list[tuple[str, Sequence[str]]]:
   """Returns the parts of a request, with the flags of each."""
-  from hpmoe.parity_tests.candidates import table
+  from hpmoe.parity_tests.candidates import candidate_table
   from hpmoe.parity_tests.judge import judgement
 
   rows = [
-    table.DEFAULT,
-    *(row for row in table.ROWS if row is not table.DEFAULT),
+    candidate_table.DEFAULT,
+    *(
+      row for row in candidate_table.ROWS if row is not candidate_table.DEFAULT
+    ),
   ]
   return [
     ('case', [*(flag.name for flag in case_flags.FLAGS), 'case']),

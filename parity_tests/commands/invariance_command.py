@@ -34,14 +34,14 @@ class _Options(cli.JsonOptions):
 
 
 def _list_options() -> list[option_fields.Option]:
-  from hpmoe.parity_tests.candidates import table
-  from hpmoe.parity_tests.candidates import tasks
+  from hpmoe.parity_tests.candidates import candidate_table
+  from hpmoe.parity_tests.candidates import tiling_fields
 
   case = (*case_flags.FLAGS, case_flags.FOLDER)
   return [
     *option_fields.replace_defaults(case, direction='forward'),
-    *tasks.FLAGS,
-    *table.FLAGS,
+    *tiling_fields.FLAGS,
+    *candidate_table.FLAGS,
     *option_fields.list_options(_Options),
   ]
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 import dataclasses
 
-from hpmoe.parity_tests.candidates import tasks
+from hpmoe.parity_tests.candidates import tiling_fields
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import parser
@@ -11,7 +11,7 @@ from hpmoe.parity_tests.commands import parser
 # The options of a command that runs a case on the megakernel.
 CASE = (
   *case_flags.LAYER,
-  *tasks.FLAGS,
+  *tiling_fields.FLAGS,
   *case_flags.DATA,
   case_flags.DIRECTION,
 )
@@ -19,9 +19,9 @@ CASE = (
 # The options of a command that takes one pass of a layer.
 ONE_PASS = (
   *case_flags.LAYER,
-  *tasks.CUT,
-  *tasks.CORES_OF_PRESET,
-  *tasks.SCHEDULE,
+  *tiling_fields.CUT,
+  *tiling_fields.CORES_OF_PRESET,
+  *tiling_fields.SCHEDULE,
   case_flags.DIRECTION.replace(
     default='forward',
     choices=case_flags.DIRECTIONS[:2],
@@ -37,7 +37,9 @@ def refuse_without_effect(f: parser.Values, direction: str) -> None:
     cli.UsageError: the user set one of them.
   """
   flag_names = [
-    row.name for row in tasks.CUT if row.direction not in ('', direction)
+    row.name
+    for row in tiling_fields.CUT
+    if row.direction not in ('', direction)
   ]
   if direction != 'both':
     beside = f'with direction {direction}'
@@ -87,7 +89,7 @@ def fill_tiles(f: parser.Values) -> None:
   from hpmoe.reference.contract import granularity
 
   npu_options = granularity.NPU_OPTIONS
-  names = [flag.name for flag in tasks.CUT if flag.kind is int]
+  names = [flag.name for flag in tiling_fields.CUT if flag.kind is int]
   if any(f[name].present for name in (*names, 'schedule')):
     return
   for name in names:
@@ -110,11 +112,13 @@ def scheduled(f: parser.Values, config, policy):
     return None
   if not f.schedule:
     raise cli.UsageError('schedule: expected a file of hpmoe tune, got none')
-  cut = (row.name for row in tasks.CUT)
+  cut = (row.name for row in tiling_fields.CUT)
   cli.refuse(f, cut, f'with --schedule={f.schedule}')
   read = backends.require_backend('schedule').read_schedule
   schedule_options = read(f.schedule, config, policy, f.schedule_scaled)
-  cores = [row for row in tasks.CORES if row.name in f and f[row.name].present]
+  cores = [
+    row for row in tiling_fields.CORES if row.name in f and f[row.name].present
+  ]
   return dataclasses.replace(schedule_options, **cli.fields(f, cores))
 
 
@@ -139,7 +143,7 @@ def options(f: parser.Values):
 
   if f.schedule is not None or f['schedule_scaled'].present:
     return scheduled(f, *_layer(f))
-  return granularity.Options(**cli.fields(f, tasks.FIELDS))
+  return granularity.Options(**cli.fields(f, tiling_fields.FIELDS))
 
 
 def _layer(f: parser.Values):

@@ -21,9 +21,9 @@ from hpmoe.models.train import folder_testing
 from hpmoe.parity_tests.ascend.commands import determinism_command
 from hpmoe.parity_tests.cache import cache_folder
 from hpmoe.parity_tests.cache import versions
+from hpmoe.parity_tests.candidates import candidate_table
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import table
-from hpmoe.parity_tests.candidates import tasks
+from hpmoe.parity_tests.candidates import tiling_fields
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.case import input_files
@@ -221,7 +221,7 @@ def test_the_flags_of_check_stand_under_what_they_decide(capsys):
   assert heads[0] == 'case' and heads[-5:] == last
   assert heads[1] == 'candidate, the megakernel on the host'
   assert 'candidate, --frontend=mindspore' in heads
-  assert len(heads) == len(table.ROWS) + len(last) + 1
+  assert len(heads) == len(candidate_table.ROWS) + len(last) + 1
   parts = dict(
     zip(heads, re.split(r'^\w.*:$', help_text, flags=re.MULTILINE)[1:])
   )
@@ -611,7 +611,7 @@ def test_full_shapes_have_room_for_twice_balanced_routing(tmp_path):
 
 def test_flags_offer_what_the_libraries_take():
   assert case_flags.DIRECTIONS == passes.DIRECTIONS
-  (order,) = option_fields.select(tasks.CUT, 'weight_grad_order')
+  (order,) = option_fields.select(tiling_fields.CUT, 'weight_grad_order')
   assert order.choices is granularity.WEIGHT_GRAD_ORDERS
 
 

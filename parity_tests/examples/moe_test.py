@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from hpmoe.parity_tests.candidates import elsewhere
+from hpmoe.parity_tests.candidates import external_program
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
@@ -32,7 +32,7 @@ def test_a_program_of_cpp_is_judged(tmp_path, bug):
   report = check.run(
     check.Request(
       case_lib.Case(preset='tiny', ranks=2),
-      elsewhere.Program(f'{program} {{case}} {{out}}'),
+      external_program.Program(f'{program} {{case}} {{out}}'),
     )
   )
 

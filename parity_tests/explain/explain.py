@@ -7,14 +7,13 @@ what the candidate returned is named, with its place in the tensor.
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
-import functools
 
 import numpy as np
 
-from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.case.layouts import alternative_layouts
 from hpmoe.parity_tests.explain import added_terms
 from hpmoe.parity_tests.explain import element_sizes
+from hpmoe.parity_tests.explain import exchanges
 from hpmoe.parity_tests.explain import failed_stage
 from hpmoe.parity_tests.explain import known_bugs
 from hpmoe.parity_tests.explain import locations
@@ -238,7 +237,9 @@ def _changes(
   if stage.name in stage.before:
     says = f'as if {stage.name} was that of the previous call'
     yield says, _STALE, stage.before[stage.name]
-  exchanged_rows = [_find_exchanged_rows(stage, rank) for rank in stage.ranks]
+  exchanged_rows = [
+    exchanges.find_exchanged_rows(stage, rank) for rank in stage.ranks
+  ]
   for exchange in exchanged_rows:
     if exchange is not None and exchange[2] < _FEW_ROWS:
       yield exchange[0], known_bugs.DESTINATION, exchange[1]
@@ -256,7 +257,7 @@ def _changes(
     return
   for says, look, compute in stage.variants:
     yield says, look, compute()
-  yield from _exchanged_experts(stage)
+  yield from exchanges.list_exchanged_experts(stage)
   for says, look, bugs in _bugs(stage):
     yield says, look, stage.recompute(bugs)
   yield from added_terms.list_changes(stage)
@@ -269,24 +270,6 @@ def _count_products(stage: failed_stage.FailedStage) -> int:
     for gemm, reads in stage.reads.items()
     if gemm in known_bugs.GEMMS
   )
-
-
-def _exchanged_experts(
-  stage: failed_stage.FailedStage,
-) -> Iterator[tuple[str, str, np.ndarray]]:
-  """Yields the stage with two experts exchanged, if its rows say which."""
-  pair = locations.find_experts(stage)
-  if len(pair) != 2:
-    return
-  bugs = {
-    gemm: {name: known_bugs.exchange_experts(*pair)}
-    for gemm in stage.reads
-    for name in known_bugs.GEMMS.get(gemm, ())[1:]
-    if name in stage.reads[gemm] and stage.reads[gemm][name].ndim == 4
-  }
-  if bugs:
-    says = f'as if experts {pair[0]} and {pair[1]} were exchanged'
-    yield says, known_bugs.EXPERT, stage.recompute(bugs)
 
 
 def _readings(
@@ -384,47 +367,3 @@ def _is_right(
   largest = element_sizes.measure_sizes(expected)
   with np.errstate(invalid='ignore'):
     return bool((np.abs(actual - expected) <= 2.0**-6 * largest).all())
-
-
-def _find_exchanged_rows(
-  stage: failed_stage.FailedStage, rank: int
-) -> tuple[str, np.ndarray, int] | None:
-  """Returns words, the tensor with a rank's exchanged rows, and their count."""
-  tiling = stage.tiling
-  actual, expected, wrong = (
-    tiling.rows(stage.name, a, rank)
-    for a in (stage.actual, stage.expected, stage.bad)
-  )
-  # A row that is its own is none of others.
-  unlike = ulp.bits(actual) != ulp.bits(expected)
-  bad = np.flatnonzero(wrong.any(axis=1) & unlike.any(axis=1))
-  expert_of_row = functools.partial(tiling.expert_of, stage.name, rank)
-  first: dict[object, int] = {}
-  for row in range(len(expected)):
-    row_bytes = expected[row].tobytes()
-    # A token's row is the same in each of its experts.
-    first.setdefault((expert_of_row(row), row_bytes), row)
-    first.setdefault(row_bytes, row)
-  source = np.full(len(bad), -1)
-  for position, row in enumerate(bad):
-    row_bytes = actual[row].tobytes()
-    source[position] = first.get(
-      (expert_of_row(int(row)), row_bytes), first.get(row_bytes, -1)
-    )
-  bad, source = bad[source >= 0], source[source >= 0]
-  if not len(bad):
-    return None
-  exchanged = stage.expected.copy()
-  tiling.rows(stage.name, exchanged, rank)[bad] = expected[source]
-  owner = 'other rows'
-  if expert_of_row(int(bad[0])) != tiles.NO_EXPERT:
-    is_same_expert = all(
-      expert_of_row(int(a)) == expert_of_row(int(b))
-      for a, b in zip(bad, source)
-    )
-    owner += ' of the same expert' if is_same_expert else ' of other experts'
-  return (
-    f'as if rows of {stage.name} were {owner}',
-    exchanged,
-    len(bad),
-  )

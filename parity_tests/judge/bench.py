@@ -18,7 +18,7 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.judge import failure_details
-from hpmoe.parity_tests.judge import isolation
+from hpmoe.parity_tests.judge import isolated_replay
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import pass_reference
 from hpmoe.parity_tests.judge import request as request_lib
@@ -254,7 +254,7 @@ class Bench:
       request.list_others,
     )
     results: list[verdicts.Result] = []
-    wrong: list[isolation.WrongTask] = []
+    wrong: list[isolated_replay.WrongTask] = []
     changes: list[verdicts.Change] = []
     runs: list[int] = []
     before: dict[str, Tensors] = {}
@@ -417,8 +417,8 @@ def _refuse_nothing(
 
 
 def _find_guilty(
-  request: request_lib.Request, wrong: Sequence[isolation.WrongTask]
-) -> list[isolation.WrongTask]:
+  request: request_lib.Request, wrong: Sequence[isolated_replay.WrongTask]
+) -> list[isolated_replay.WrongTask]:
   guilty = []
   for layer_pass in request.case.passes:
     races = [
@@ -428,7 +428,9 @@ def _find_guilty(
       for race in launch.races
     ]
     own_wrong = [task for task in wrong if task.direction == layer_pass.name]
-    guilty += isolation.find_guilty_tasks(own_wrong, races, layer_pass.name)
+    guilty += isolated_replay.find_guilty_tasks(
+      own_wrong, races, layer_pass.name
+    )
   return guilty
 
 

@@ -9,7 +9,7 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import shared_memory
 from hpmoe.parity_tests.judge import bench as bench_lib
-from hpmoe.parity_tests.judge import isolation
+from hpmoe.parity_tests.judge import isolated_replay
 from hpmoe.parity_tests.judge import price as price_lib
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import self_routing
@@ -40,7 +40,7 @@ class Report:
   config: Mapping[str, Any]
   results: tuple[verdicts.Result, ...]
   seconds: float
-  wrong: tuple[isolation.WrongTask, ...] = ()
+  wrong: tuple[isolated_replay.WrongTask, ...] = ()
   launches: tuple[candidates.Launch, ...] = ()
   changes: tuple[verdicts.Change, ...] = ()
   runs: int = 1

@@ -8,7 +8,7 @@ import pytest
 import safetensors.numpy
 
 import hpmoe
-from hpmoe.parity_tests.candidates import elsewhere
+from hpmoe.parity_tests.candidates import external_program
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import folder
 from hpmoe.parity_tests.case import folder_writer
@@ -229,7 +229,7 @@ def test_a_program_gets_and_returns_tiles(tmp_path, wrong):
     f'  kernel = tested.Kernel({word!r}, {wrong!r}, {forms["rows"]!r})\n'
     '  return kernel(inputs, layer, tested.make_policy())\n'
   )
-  candidate = elsewhere.Interpreter(
+  candidate = external_program.Interpreter(
     python=sys.executable, name=f'{path}:run', layout=word
   )
   case = dataclasses.replace(CASE, **forms)

@@ -13,8 +13,8 @@ import pytest
 
 import hpmoe
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import in_process
+from hpmoe.parity_tests.candidates import tensor_transfer
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import quantised_inputs
@@ -313,8 +313,8 @@ def test_codes_that_cannot_be_the_weights_are_refused(name, change, message):
 @pytest.mark.parametrize('form', ('int8_channel_bf16', 'e4m3_128x128', 'mxfp4'))
 def test_codes_reach_another_process_as_they_are(form, tmp_path):
   arrays = _load_codes(form)
-  exchange.save(tmp_path / 'in', arrays)
-  for name, array in exchange.load(tmp_path / 'in').items():
+  tensor_transfer.save(tmp_path / 'in', arrays)
+  for name, array in tensor_transfer.load(tmp_path / 'in').items():
     assert array.dtype == arrays[name].dtype
     assert array.tobytes() == arrays[name].tobytes()
 

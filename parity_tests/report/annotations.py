@@ -8,7 +8,7 @@ A line goes to the definition of the candidate, where its text is at hand.
 import os
 import pathlib
 
-from hpmoe.parity_tests.candidates import locate
+from hpmoe.parity_tests.candidates import find_function
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import failure_text
@@ -66,7 +66,7 @@ def _format_line(kind: str, name: str, title: str, text: str) -> str:
 def _find_place(name: str) -> dict[str, object]:
   """Returns the file and line of a candidate's definition, if it has them."""
   try:
-    source = locate.find_source(name)
+    source = find_function.find_source(name)
   except ValueError:
     return {}
   if source is None:

@@ -15,7 +15,7 @@ import numpy as np
 from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.backend_ascend.compiler.orders import model
 from hpmoe.backend_ascend.compiler.orders import placement
-from hpmoe.backend_ascend.compiler.orders import schedulers
+from hpmoe.backend_ascend.compiler.orders import select_scheduler
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.compiler.taskflow import lower_backward
@@ -258,7 +258,7 @@ class Tuner:
       policy = self.layer.policy_of(direction)
       flow = lower(self.layer.config, policy, options)
       placement_ = placement.place(
-        flow, schedulers.select_scheduler(options)(flow)
+        flow, select_scheduler.select_scheduler(options)(flow)
       )
       yield direction, image_lib.load(image_lib.serialize(placement_))
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from hpmoe.parity_tests.candidates import tasks
+from hpmoe.parity_tests.candidates import tiling_fields
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
@@ -82,7 +82,7 @@ def _list_options() -> list[option_fields.Option]:
     ),
     *_list_lists(plan, (*layer_flags.CASE, *host.FLAGS)),
     *case_flags.SIZES,
-    *tasks.SCHEDULE,
+    *tiling_fields.SCHEDULE,
     backend.IN_PROCESS,
     *host.PLACEMENT,
     *option_fields.select(case_flags.QUANTISED, 'weights', 'rows'),

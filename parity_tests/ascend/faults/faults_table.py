@@ -20,7 +20,7 @@ from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import isolation
+from hpmoe.parity_tests.judge import isolated_replay
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import launch_tasks
 from hpmoe.parity_tests.report import json_fields
@@ -221,7 +221,9 @@ def _judge_in_lanes(
   first, failing_lanes = _find_first_failure(results), _failed_lanes(results)
   right = first is not None and _is_at(request, spec, candidate, first)
   raced = any(launch.num_races for launch in candidate.launches)
-  failing_lanes = (*failing_lanes, isolation.RACES) if raced else failing_lanes
+  failing_lanes = (
+    (*failing_lanes, isolated_replay.RACES) if raced else failing_lanes
+  )
   if raced or (spec.needs and _is_on_host(request)):
     right = right and _races_blame_fault(candidate)
   return _Finding(
@@ -368,7 +370,8 @@ def _replay_front_end_launch(
     _, wrong = launch_tasks.judge_tasks_as_used(case, candidate)
     races = candidate.launches[-1].races
     tasks = [
-      w.task for w in isolation.find_guilty_tasks(wrong, races, layer_pass.name)
+      w.task
+      for w in isolated_replay.find_guilty_tasks(wrong, races, layer_pass.name)
     ]
   except candidates.CandidateError as error:
     tasks = _suspects(error)

@@ -338,8 +338,8 @@ def _pair(f: parser.Values, name: str):
   Raises:
     ValueError: the flags are none of a candidate's, or ask for no computation.
   """
-  from hpmoe.parity_tests.candidates import table
-  from hpmoe.parity_tests.candidates import tasks
+  from hpmoe.parity_tests.candidates import candidate_table
+  from hpmoe.parity_tests.candidates import tiling_fields
   from hpmoe.parity_tests.case import case as case_lib
   from hpmoe.parity_tests.commands import backend_flags
   from hpmoe.parity_tests.commands import check_command
@@ -352,9 +352,9 @@ def _pair(f: parser.Values, name: str):
     typed = check_command.COMMAND.parse(shlex.split(side.moe))
   except ValueError as error:
     raise cli.UsageError(f'{name}: {" ".join(str(error).split())}') from error
-  candidate_flags = {row.name for row in (*table.FLAGS, *tasks.FLAGS)} - {
-    'outputs'
-  }
+  candidate_flags = {
+    row.name for row in (*candidate_table.FLAGS, *tiling_fields.FLAGS)
+  } - {'outputs'}
   if wrong := [
     n for n in typed if typed[n].present and n not in candidate_flags
   ]:

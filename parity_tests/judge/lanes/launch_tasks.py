@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.judge import isolation
+from hpmoe.parity_tests.judge import isolated_replay
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import equality
 from hpmoe.parity_tests.judge.lanes import pass_case
@@ -28,7 +28,7 @@ def find_wrong_tasks(
   lane: str,
   results: pass_case.Results,
   bad: Callable[[str], np.ndarray],
-) -> list[isolation.WrongTask]:
+) -> list[isolated_replay.WrongTask]:
   """Returns the tasks of an isolated launch that wrote refused elements.
 
   A candidate that launched nothing has no tasks.
@@ -50,7 +50,7 @@ def find_wrong_tasks(
 
 def judge_tasks_as_used(
   case: pass_case.PassCase, candidate: candidates.Candidate
-) -> tuple[pass_case.Results, list[isolation.WrongTask]]:
+) -> tuple[pass_case.Results, list[isolated_replay.WrongTask]]:
   """Judges each task of the launch that front ends make by itself.
 
   Returns:

@@ -16,7 +16,7 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import quantised_inputs
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.explain import routing_mistakes
-from hpmoe.parity_tests.judge import isolation
+from hpmoe.parity_tests.judge import isolated_replay
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import pass_reference
 from hpmoe.parity_tests.judge import verdicts
@@ -377,7 +377,9 @@ class Findings:
 
   results: Results
   outputs: Arrays
-  wrong: list[isolation.WrongTask] = dataclasses.field(default_factory=list)
+  wrong: list[isolated_replay.WrongTask] = dataclasses.field(
+    default_factory=list
+  )
   changes: Sequence[verdicts.Change] = ()
   runs: int = 1
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.judge import isolation
+from hpmoe.parity_tests.judge import isolated_replay
 from hpmoe.parity_tests.judge.lanes import code_lane
 from hpmoe.parity_tests.judge.lanes import equality
 from hpmoe.parity_tests.judge.lanes import launch_tasks
@@ -36,7 +36,7 @@ def judge_real(
   outputs, sources = answer.outputs, answer.sources
   isolated = answer.is_isolated
   results: pass_case.Results = []
-  wrong: list[isolation.WrongTask] = []
+  wrong: list[isolated_replay.WrongTask] = []
   golden = case.golden(sources)
 
   def blame(

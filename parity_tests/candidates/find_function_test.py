@@ -5,8 +5,8 @@ import textwrap
 
 import pytest
 
+from hpmoe.parity_tests.candidates import find_function
 from hpmoe.parity_tests.candidates import function_candidate
-from hpmoe.parity_tests.candidates import locate
 from hpmoe.parity_tests.case import case as case_lib
 
 _RAISES = 'raise RuntimeError("it ran")\n'
@@ -36,14 +36,14 @@ def folder(tmp_path, monkeypatch) -> pathlib.Path:
   ],
 )
 def test_a_function_is_found_at_its_line(folder, name, file, line):
-  source = locate.find_source(name)
+  source = find_function.find_source(name)
 
-  assert source == locate.Source(source.file, line)
+  assert source == find_function.Source(source.file, line)
   assert source.file.resolve() == (folder / file).resolve()
 
 
 def test_a_module_that_is_no_text_is_left_to_its_import():
-  assert locate.find_source('math:sqrt') is None
+  assert find_function.find_source('math:sqrt') is None
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_module_is_not_what_was_meant(folder, name):
   (folder / 'kernel.py').write_text('import numpy as np\n\ndef moe(*a): pass\n')
 
   with pytest.raises(ValueError, match=f'got {name!r}, which is not in it$'):
-    locate.find_source(f'kernel.py:{name}')
+    find_function.find_source(f'kernel.py:{name}')
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,11 @@ def test_a_module_is_not_what_was_meant(folder, name):
 def test_a_module_that_may_bind_a_name_is_not_refused(folder, text):
   (folder / 'kernel.py').write_text(textwrap.dedent(text))
 
-  locate.find_source('kernel.py:moe')
+  find_function.find_source('kernel.py:moe')
 
 
 def test_a_package_that_finds_its_modules_itself_is_not_refused(folder):
   text = 'import sys\nsys.modules["my_kernels.made"] = sys\n'
   (folder / 'my_kernels/__init__.py').write_text(text)
 
-  assert locate.find_source('my_kernels.made:moe') is None
+  assert find_function.find_source('my_kernels.made:moe') is None

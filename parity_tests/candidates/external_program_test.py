@@ -11,7 +11,7 @@ import types
 import pytest
 
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import elsewhere
+from hpmoe.parity_tests.candidates import external_program
 from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import numpy_kernel_testing
@@ -92,10 +92,12 @@ def program(tmp_path, monkeypatch):
     inspect.getsource(numpy_kernel_testing) + KERNEL
   )
 
-  def make(first: str = 'pass', timeout_s: float = 60) -> elsewhere.Program:
+  def make(
+    first: str = 'pass', timeout_s: float = 60
+  ) -> external_program.Program:
     (tmp_path / 'rank.py').write_text(RANK % textwrap.dedent(first))
     command = f'{sys.executable} rank.py {{case}} {{out}} {{rank}}'
-    return elsewhere.Program(command, per_rank=True, timeout_s=timeout_s)
+    return external_program.Program(command, per_rank=True, timeout_s=timeout_s)
 
   return make
 
@@ -107,8 +109,8 @@ def _check(candidate, lanes=verdicts.LANES, direction='forward'):
   )
 
 
-def _python(function: str) -> elsewhere.Interpreter:
-  return elsewhere.Interpreter(python=sys.executable, name=function)
+def _python(function: str) -> external_program.Interpreter:
+  return external_program.Interpreter(python=sys.executable, name=function)
 
 
 def _make_function(function: str) -> candidates.Candidate:
@@ -250,12 +252,24 @@ def test_the_other_ranks_end_with_the_first_that_fails(tmp_path):
 @pytest.mark.parametrize(
   ('candidate', 'message'),
   [
-    (elsewhere.Program('./moe {case}'), r'command: expected a program with {c'),
-    (elsewhere.Program('./moe {case} {out} {rank}'), 'expected --per_rank'),
+    (
+      external_program.Program('./moe {case}'),
+      r'command: expected a program with {c',
+    ),
+    (
+      external_program.Program('./moe {case} {out} {rank}'),
+      'expected --per_rank',
+    ),
     (_python('kernel:moe'), 'candidate: expected FILE.py:function with'),
     (_python('none.py:moe'), "candidate: expected a file, got 'none.py'"),
-    (elsewhere.Program('./none {case} {out}'), 'expected a program .*none'),
-    (elsewhere.Program('true {case} {out}'), 'expected tensors in {out}, got'),
+    (
+      external_program.Program('./none {case} {out}'),
+      'expected a program .*none',
+    ),
+    (
+      external_program.Program('true {case} {out}'),
+      'expected tensors in {out}, got',
+    ),
   ],
 )
 def test_what_cannot_be_run_or_answers_nothing_is_refused(candidate, message):

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpmoe.parity_tests.candidates import backends
+from hpmoe.parity_tests.candidates import candidate_kind as row_lib
 from hpmoe.parity_tests.candidates import checking
-from hpmoe.parity_tests.candidates import elsewhere
+from hpmoe.parity_tests.candidates import external_program
 from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import outputs
-from hpmoe.parity_tests.candidates import row as row_lib
-from hpmoe.parity_tests.candidates import tasks
+from hpmoe.parity_tests.candidates import tiling_fields
 from hpmoe.reference.contract import option_fields
 
 Row = row_lib.Row
@@ -25,26 +25,26 @@ FLAGS: tuple[option_fields.Option, ...] = (
   *(checking.FLAGS if _BACKEND is None else _BACKEND.flags),
   *option_fields.list_options(
     function_candidate.Subprocess,
-    elsewhere.Program,
-    elsewhere.Interpreter,
+    external_program.Program,
+    external_program.Interpreter,
     outputs.Outputs,
   ),
 )
 DEFAULT = backends.default_row()
 _USER_ROWS = (
   Row(
-    elsewhere.Interpreter,
+    external_program.Interpreter,
     'python',
     None,
-    (*tasks.TILES, 'python', 'candidate', 'names', 'layout', 'timeout'),
+    (*tiling_fields.TILES, 'python', 'candidate', 'names', 'layout', 'timeout'),
     'another Python calls the function',
     'INTERPRETER',
   ),
   Row(
-    elsewhere.Program,
+    external_program.Program,
     'command',
     None,
-    (*tasks.TILES, 'command', 'per_rank', 'names', 'layout', 'timeout'),
+    (*tiling_fields.TILES, 'command', 'per_rank', 'names', 'layout', 'timeout'),
     'a program computes the layer',
     "'./moe {case} {out}'",
   ),
@@ -53,7 +53,7 @@ _USER_ROWS = (
     'candidate',
     None,
     (
-      *tasks.TILES,
+      *tiling_fields.TILES,
       *_names(function_candidate.Subprocess),
       *function_candidate.Subprocess.capabilities.modes,
     ),
@@ -63,7 +63,7 @@ _USER_ROWS = (
     outputs.Outputs,
     'outputs',
     None,
-    (*tasks.TILES, *_names(outputs.Outputs), 'timeout'),
+    (*tiling_fields.TILES, *_names(outputs.Outputs), 'timeout'),
     'it ran elsewhere',
     'FOLDER',
   ),

@@ -18,8 +18,8 @@ from typing import ClassVar, Self
 import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import find_function
 from hpmoe.parity_tests.candidates import function_candidate
-from hpmoe.parity_tests.candidates import locate
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import answers
@@ -226,7 +226,7 @@ class Interpreter(Program):
       raise ValueError(
         f'candidate: expected FILE.py:function with --python, got {self.name!r}'
       )
-    locate.find_source(self.name)
+    find_function.find_source(self.name)
 
   def _words(self, places: dict[str, str]) -> Sequence[str]:
     case, out = places[_CASE], places[_OUT]

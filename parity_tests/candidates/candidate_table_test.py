@@ -6,40 +6,43 @@ import pytest
 
 from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.ascend import twin_candidate
+from hpmoe.parity_tests.candidates import candidate_table
 from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.candidates import function_candidate
-from hpmoe.parity_tests.candidates import table
 from hpmoe.parity_tests.case import case as case_lib
 
-_ALL = sorted({name for row in table.ROWS for name in row.flags})
-_ASKING = {row.flag for row in table.ROWS}
+_ALL = sorted({name for row in candidate_table.ROWS for name in row.flags})
+_ASKING = {row.flag for row in candidate_table.ROWS}
 
 
-def _flags_for(row: table.Row) -> dict[str, str]:
+def _flags_for(row: candidate_table.Row) -> dict[str, str]:
   return {row.flag: row.value or 'a:b'} if row.flag else {}
 
 
-@pytest.mark.parametrize('row', table.ROWS, ids=lambda row: row.head)
+@pytest.mark.parametrize('row', candidate_table.ROWS, ids=lambda row: row.head)
 def test_a_flag_of_others_is_refused_by_name(row):
   for name in {*_ALL} - _ASKING:
     flag_values = _flags_for(row) | {name: 'given'}
     if name in row.flags:
-      assert table.find(flag_values) is row
+      assert candidate_table.find(flag_values) is row
       continue
     with pytest.raises(ValueError, match=f'^{name}: expected .* got given'):
-      table.find(flag_values)
+      candidate_table.find(flag_values)
 
 
 def test_the_first_that_is_asked_for_is_it_and_the_other_is_named():
   flag_values = dict(candidate='a:b', launcher='mpi')
   with pytest.raises(ValueError, match='^launcher: expected none with --cand'):
-    table.find(flag_values)
-  assert table.find(dict(candidate='a:b')).kind is function_candidate.Subprocess
-  assert table.find({}) is table.DEFAULT
+    candidate_table.find(flag_values)
+  assert (
+    candidate_table.find(dict(candidate='a:b')).kind
+    is function_candidate.Subprocess
+  )
+  assert candidate_table.find({}) is candidate_table.DEFAULT
 
 
 def test_every_flag_is_defined_once_and_somebody_understands_it():
-  names = [flag.name for flag in table.FLAGS]
+  names = [flag.name for flag in candidate_table.FLAGS]
   assert len(names) == len(set(names)) and set(names) <= set(_ALL)
   fields = {f.name for f in dataclasses.fields(checking.Checking)}
   assert fields == {flag.field for flag in checking.FLAGS}
