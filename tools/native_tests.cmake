@@ -35,6 +35,7 @@ set(device backend_ascend/device/megakernel)
 hpmoe_add_tests(device_test ascend_twin SOURCES
   backend_ascend/image/worker_test.cc
   ${device}/megakernel_test.cc
+  ${device}/symmetric_memory_test.cc
   ${device}/tile_budget_test.cc)
 hpmoe_add_tests(float_counts_test ascend_twin SOURCES
   ${device}/megakernel_test.cc)

@@ -15,8 +15,10 @@ constexpr int32_t kBlockFloats = kBlockBytes / 4;
 
 // What is looked after for so many rows at a time.
 constexpr int32_t kWindowRows = kMaxTopK;
-constexpr uint32_t kUbSignal = 0;  // a word that goes to an event
-constexpr uint32_t kUbSlots = kUbSignal + kBlockBytes;  // int32 [kWindowRows]
+// Words on their way to events; one more, to the handshake.
+constexpr int32_t kSignalsInFlight = 4;
+constexpr uint32_t kUbSignal = 0;
+constexpr uint32_t kUbSlots = (1 + kSignalsInFlight) * kBlockBytes;
 constexpr uint32_t kUbWeights = kUbSlots + 4 * kWindowRows;
 constexpr uint32_t kUbDots = kUbWeights + kBlockBytes * kWindowRows;
 constexpr uint32_t kUbSets = kUbDots + kBlockBytes * kWindowRows;

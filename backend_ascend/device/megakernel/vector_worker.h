@@ -24,8 +24,14 @@ class VectorWorker {
   HPMOE_FUNCTION explicit VectorWorker(const RankTensors& rank) : rank_(rank) {}
 
   // Before the first task, and after the last.
-  HPMOE_FUNCTION void Start() { sets_.Open(); }
-  HPMOE_FUNCTION void Finish() { sets_.Close(); }
+  HPMOE_FUNCTION void Start() {
+    sets_.Open();
+    adds_.Open();
+  }
+  HPMOE_FUNCTION void Finish() {
+    sets_.Close();
+    adds_.Close();
+  }
 
   // A task with real rows.  When it returns, all that the task wrote is there.
   HPMOE_FUNCTION void Run(const TaskDesc& task) {
@@ -47,8 +53,8 @@ class VectorWorker {
     }
   }
 
-  HPMOE_FUNCTION void Add(HPMOE_GM CounterLine* line, int32_t amount) const {
-    SignalAdd(line, amount);
+  HPMOE_FUNCTION void Add(HPMOE_GM CounterLine* line, int32_t amount) {
+    adds_.Add(line, amount);
   }
 
  private:
@@ -82,6 +88,7 @@ class VectorWorker {
 
   const RankTensors& rank_;
   Sets sets_;
+  SignalAdds adds_;
 };
 
 }  // namespace hpmoe
