@@ -309,12 +309,13 @@ void CostModel::Send(const TaskDesc& task, Cost* cost) {
       static_cast<double>(SizeOf(header_, kBuffers[kind.written].cols));
   const double row = cols * pricing_.element_bytes[kind.written] +
                      BesideBytes(header_, kind.written);
-  double latency = 0, held_up = 0;
+  double latency = 0, held_up = 0, moves = 0;
   for (int32_t rank = 0; rank < header_.num_ranks; ++rank) {
     const int32_t rows = rows_to_[rank];
     if (rows == 0) continue;
     rows_to_[rank] = 0;
     const double bytes = rows * row;
+    moves += rows * figures_.put_row;
     sent_.push_back({rank, bytes});
     (rank == task.rank ? cost->written : cost->linked) += bytes;
     const double away =
@@ -327,9 +328,10 @@ void CostModel::Send(const TaskDesc& task, Cost* cost) {
   const double elements = cost->read / pricing_.element_bytes[kind.left()];
   const double ops = elements * ((weighted ? figures_.sum_ops : 0) +
                                  SentOperations(header_, kind.work));
-  cost->own = std::max({ops / figures_.vector, cost->read / figures_.aiv_read,
-                        cost->written / figures_.aiv_write +
-                            cost->linked / figures_.aiv_link + held_up});
+  cost->own =
+      std::max({ops / figures_.vector, cost->read / figures_.aiv_read, moves,
+                cost->written / figures_.aiv_write +
+                    cost->linked / figures_.aiv_link + held_up});
 }
 
 Cost CostModel::Of(const TaskDesc& task) {
@@ -338,7 +340,7 @@ Cost CostModel::Of(const TaskDesc& task) {
   if (pricing_.skipped[task.kind]) return cost;
   const WorkInfo& info = KindOf(task).info();
   cost.fixed = (info.unit == kAic ? figures_.aic_task : figures_.aiv_task) +
-               task.signal_count * figures_.signal;
+               SignalSeconds(figures_, info.unit, task.signal_count);
   if (RealRows(task, launch_.plan).count() == 0) return cost;
   if (IsPut(info.form)) {
     Send(task, &cost);

@@ -10,6 +10,7 @@
 #include "backend_ascend/simulator/core/one_task.h"
 #include "backend_ascend/simulator/core/server.h"
 #include "backend_ascend/simulator/operators.h"
+#include "backend_ascend/simulator/prices.h"
 
 namespace hpmoe::sim {
 namespace {
@@ -110,12 +111,17 @@ class Engine : private EventCore {
   }
   void Signal(uint32_t index) {
     const TaskDesc& task = view_.tasks[index];
+    const bool adds =
+        KindOf(task).info().unit == kAiv && !pricing_.skipped[task.kind];
+    in_flight_ = adds ? InFlight(figures_) : 0;
     SignalTask(*this, task, view_.signals, view_.events, launch_.plan,
                launch_.Headers(task));
   }
   void Add(const SignalDesc&, int32_t number, int32_t amount) {
+    const double delay = in_flight_ + SeenAfter(figures_);
+    if (in_flight_ > 0) Delay(number, delay);
     if (!Count(number, amount, view_.events[number].threshold)) return;
-    Reach(number, figures_.poll, [&](int32_t w) { ready_.push_back(w); });
+    Reach(number, delay, [&](int32_t w) { ready_.push_back(w); });
   }
 
  private:
@@ -378,6 +384,7 @@ class Engine : private EventCore {
   Contention contention_;
   Operators operators_;
 
+  double in_flight_ = 0;         // s, of what the task that signals adds
   int32_t blocking_ = 0;         // the event that was looked at last
   double seen_ = 0;              // the last of those that were reached
   std::vector<Worker> workers_;  // by queue

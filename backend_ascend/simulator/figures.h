@@ -36,16 +36,24 @@ namespace hpmoe::sim {
   X(aic_task, "s")             /* to fetch a task */                           \
   X(aiv_task, "s")             /* likewise */                                  \
   X(poll, "s")                 /* from an event until others see it */         \
-  X(signal, "s")               /* for each signal of a task */                 \
-  X(put_head, "s")             /* for each put task with rows */               \
-  X(aiv_link, "B/s")           /* that one AIV pushes to other ranks */        \
-  X(launch, "s")               /* an operator's start, with barriers */        \
-  X(collective, "1")           /* share of a link's rate, with barriers */     \
+  X(poll_miss, "s")            /* from a poll that misses to the next: half */ \
+  /* of it passes on average, besides `poll` */                                \
+  X(signal, "s")        /* for each signal of a task */                        \
+  X(put_head, "s")      /* for each put task with rows */                      \
+  X(aiv_link, "B/s")    /* that one AIV pushes to other ranks */               \
+  X(launch, "s")        /* an operator's start, with barriers */               \
+  X(collective, "1")    /* share of a link's rate, with barriers */            \
   X(threads, "threads") /* that drive all workers of all ranks, which share */ \
   /* a memory; 0: each worker is a core, each rank has a memory */             \
   X(pack, "s/B") /* of the right side of an AIC product, before it; */         \
   /* 0: while it runs */                                                       \
-  X(product, "s")    /* for each product with rows, besides */                 \
+  X(product, "s") /* for each product with rows, besides */                    \
+  X(aiv_add, "s") /* of an AIV to add a word to an event, in place of */       \
+  /* `signal`; 0: that is its price */                                         \
+  X(add_trip, "s")      /* of such a word, until the AIV knows it is there */  \
+  X(add_waits, "words") /* on their trip while an AIV goes on; 0: it waits */  \
+  /* for each */                                                               \
+  X(put_row, "s")    /* of an AIV to issue the moves of a row that it puts */  \
   X(aiv_window, "B") /* of one AIV, sent and not yet there; 0: any number */   \
   X(put_trip, "s")   /* of a dispatch's window through a link alone, which */  \
   X(home_trip, "s")  /* then is a queue in order; and of what goes home. */    \

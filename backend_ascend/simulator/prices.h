@@ -48,6 +48,36 @@ inline double HeldUp(const Figures& figures, double latency) {
   return std::max(0.0, latency / figures.aiv_window - 1 / figures.aiv_link);
 }
 
+// Whether what an AIV adds to events has a price of its own.
+inline bool PricesAdds(const Figures& figures) { return figures.aiv_add > 0; }
+
+// Seconds that an AIV takes to add `count` words to events.  None is on its
+// trip when it begins: its fence has waited.
+inline double AddSeconds(const Figures& figures, int32_t count) {
+  const double add = figures.aiv_add, there = add + figures.add_trip;
+  const auto places = static_cast<int32_t>(figures.add_waits);
+  if (count == 0 || places == 0) return count * there;
+  const double round = std::max(places * add, there);  // of the ring of places
+  return (count - 1) / places * round + ((count - 1) % places + 1) * add;
+}
+
+// Seconds of the signals of a task.
+inline double SignalSeconds(const Figures& figures, Unit unit, int32_t count) {
+  const bool adds = unit == kAiv && PricesAdds(figures);
+  return adds ? AddSeconds(figures, count) : count * figures.signal;
+}
+
+// Seconds from an AIV that goes on until its last word is there.
+inline double InFlight(const Figures& figures) {
+  return PricesAdds(figures) && figures.add_waits >= 1 ? figures.add_trip : 0;
+}
+
+// Seconds from an event until others see it: who polls it misses for half of a
+// pause, on average.
+inline double SeenAfter(const Figures& figures) {
+  return figures.poll + figures.poll_miss / 2;
+}
+
 // Operations of the whole steps that a cube takes.
 inline double CubeOperations(double rows, double cols, double depth,
                              double step_depth) {

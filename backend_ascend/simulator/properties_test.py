@@ -13,8 +13,10 @@ from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.reference.contract import tensors
 
 DIRECTIONS = testing.DIRECTIONS
-# With what a host has besides, which the files of chips leave at nothing.
-A3 = machine_lib.load('ascend_a3').with_figures(product=1e-7, pack=1e-12)
+# With what a host and our device source have besides, which the file of the
+# chip leaves at nothing.
+PLAIN = machine_lib.load('ascend_a3').with_figures(product=1e-7, pack=1e-12)
+A3 = PLAIN.with_figures(put_row=1e-7, aiv_add=1e-7, add_trip=1e-6, add_waits=2)
 # Small, so that tiles take long beside what is fixed, and caches overflow.
 SLOW = A3.with_figures(
   **{
@@ -30,7 +32,7 @@ MACHINES = {'a3': A3, 'slow': SLOW, 'misses': MISSES}
 RATES = sorted(
   name
   for name, figure in A3.figures.items()
-  if figure.unit in ('B/s', 'flop/s', 'op/s')
+  if figure.unit in ('B/s', 'flop/s', 'op/s', 'words')
 )
 TIMES = sorted(
   name for name, figure in A3.figures.items() if figure.unit in ('s', 's/B')
@@ -102,7 +104,9 @@ def test_who_comes_first_does_not_decide_what_misses(
   ids = testing.routing_of(image, seed)
   for hbm in (1e5, 1e6, 1e8):
     for l2_bytes in (500, 1500, 16000):
-      slow = A3.with_figures(hbm=hbm, l2_bytes=l2_bytes)
+      slow = PLAIN.with_figures(
+        hbm=hbm, l2_bytes=l2_bytes, poll=0.7e-6, poll_miss=0
+      )
       before = simulate.simulate(image, slow, ids, sharing=False)
       for factor in (2, 100):
         fast = slow.with_figures(**{name: slow[name] / factor})

@@ -161,7 +161,7 @@ class Predictor {
         }
       }
     }
-    return ready > 0 ? ready + f_.poll + f_.signal : 0;
+    return ready > 0 ? ready + sim::SeenAfter(f_) + f_.signal : 0;
   }
 
   // `extra`: s by which its end is late, though its cores are free again.
@@ -247,9 +247,9 @@ class Predictor {
     return std::max(0.0, empty) * across * Fixed(kind, 1);
   }
 
-  double Fixed(int kind, double signals) const {
+  double Fixed(int kind, int32_t signals) const {
     return (kKinds[kind].info().unit == kAic ? f_.aic_task : f_.aiv_task) +
-           signals * f_.signal;
+           sim::SignalSeconds(f_, kKinds[kind].info().unit, signals);
   }
 
   double Width(int buffer) const {
@@ -355,12 +355,12 @@ class Predictor {
     const bool weighted = Applies(h_, info.weighted);
     const double ops =
         weighted ? f_.sum_ops * read / Width(info.left()) / f_.vector : 0;
-    const double row = std::max({ops, read / f_.aiv_read,
+    const double row = std::max({ops, read / f_.aiv_read, f_.put_row,
                                  bytes * ((1 - routing_.remote) / f_.aiv_write +
                                           routing_.remote / f_.aiv_link)});
     // A put to another rank takes longer than the average one.
     const double worst =
-        std::max({ops, read / f_.aiv_read,
+        std::max({ops, read / f_.aiv_read, f_.put_row,
                   bytes / (routing_.remote > 0 ? f_.aiv_link : f_.aiv_write)});
     const bool slices = info.form() == Form::kSlicePut || p_.by_row == 0;
     const double ranks = slices ? h_.num_ranks : 1;

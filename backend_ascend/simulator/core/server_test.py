@@ -178,6 +178,7 @@ LINKS_ONLY = (
       'put_head',
       'signal',
       'poll',
+      'poll_miss',
       'aiv_task',
       'node_latency',
       'far_latency',

@@ -30,6 +30,11 @@ SWITCH_UNITS: dict[str, str] = _native.switch_units()
 # Figures that a file need not have, and what one without them means.
 OPTIONAL = {
   'threads': 'no host: each worker is a core, each rank has a memory',
+  'poll_miss': 'a poll that misses is in `poll`',
+  'aiv_add': 'an AIV takes `signal` for each signal, as an AIC does',
+  'add_trip': 'a word that an AIV adds is there at once',
+  'add_waits': 'an AIV waits for each word that it adds',
+  'put_row': 'a put takes no time for a row but for its bytes',
   'aiv_window': 'a put is never held up by what is on its way',
   'put_trip': 'links share max-min fairly',
   'home_trip': 'links share max-min fairly',

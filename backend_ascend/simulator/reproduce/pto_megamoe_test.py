@@ -124,16 +124,16 @@ def test_a_wrong_order_of_schedules_is_told():
 
 @pytest.mark.slow
 def test_the_megakernel_is_no_better_known_than_by_its_fitted_rows():
-  # Given the machine's file, when all 28 times are simulated, then held-out
-  # rows are within the goal, but the fitted time of as many tokens is nearer;
-  # that does not say which schedule is faster, and the simulator does.
+  # Given the machine's file, when all 28 times are simulated, then the fitted
+  # time of as many tokens is nearer to held-out rows, which are withdrawn; that
+  # does not say which schedule is faster, and the simulator does.
   witness = pto_megamoe.WITNESS
   machines = witness.load()
   values = witness.simulate(machines, print)
   result = score.score(witness, values, machines)
-  (time,) = (group for group in result.groups if group.limit is not None)
-  assert time.mean_error <= time.limit
-  assert not time.has_skill and not result.holds
+  (time,) = (group for group in result.groups if group.name == 'time')
+  assert not time.has_skill and time.mean_error < 0.07
+  assert time.limit is None and 'nearest fitted row' in time.withdrawal
   assert [holds for _, holds, _ in result.claims] == [True]
   assert not result.trivial
   assert witness.simulate(machines, print) == values
