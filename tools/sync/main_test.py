@@ -78,3 +78,10 @@ class TestSource:
     assert len(changes) > 100
     calls_and_changes = {(c.call, c.change) for c in changes}
     assert set(main.same_programs()) <= calls_and_changes
+
+  def test_it_uses_no_unit_flag(self):
+    # Products and moves out of L0C are ordered by flags alone, which the twin
+    # checks: docs/on_an_npu.md says so.
+    source = main.device_source()
+    assert source
+    assert not [name for name, text in source.items() if 'unitFlag' in text]
