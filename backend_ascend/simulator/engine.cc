@@ -118,10 +118,10 @@ class Engine : private EventCore {
                launch_.Headers(task));
   }
   void Add(const SignalDesc&, int32_t number, int32_t amount) {
-    const double delay = in_flight_ + SeenAfter(figures_);
-    if (in_flight_ > 0) Delay(number, delay);
     if (!Count(number, amount, view_.events[number].threshold)) return;
-    Reach(number, delay, [&](int32_t w) { ready_.push_back(w); });
+    // Tasks of one kind signal an event: its last word arrives last.
+    Reach(number, in_flight_ + SeenAfter(figures_),
+          [&](int32_t w) { ready_.push_back(w); });
   }
 
  private:

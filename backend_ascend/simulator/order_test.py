@@ -89,6 +89,22 @@ def test_a_word_in_flight_is_seen_when_it_is_there(direction, waits):
   np.testing.assert_allclose(result.end, end, rtol=1e-12)
 
 
+@pytest.mark.parametrize('relay', [False, True])
+@pytest.mark.parametrize('direction', testing.DIRECTIONS)
+@pytest.mark.parametrize('shape', testing.SHAPES)
+def test_tasks_of_one_kind_signal_an_event(shape, direction, relay):
+  """So the word that is added last is there last."""
+  image = testing.image_of(shape, direction=direction, relay=relay)
+  tasks, signals = image.tables['tasks'], image.tables['signals']
+  kinds: dict[int, int] = {}
+  for task in tasks:
+    begin = task['signal_begin']
+    for signal in signals[begin : begin + task['signal_count']]:
+      kind = kinds.setdefault(int(signal['event']), int(task['kind']))
+      assert kind == task['kind']
+  assert len(set(kinds.values())) > 1
+
+
 def add_words(count: int, add: float, trip: float, waits: int) -> float:
   """Returns seconds of an AIV that adds words, one after the other."""
   now, arrivals = 0.0, []

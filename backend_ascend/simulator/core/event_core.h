@@ -109,16 +109,11 @@ class EventCore {
                                  static_cast<uint32_t>(amount));
     return !reached && count >= threshold;
   }
-  // What is added now is seen `delay` s later, however soon the rest is.
-  void Delay(int32_t number, double delay) {
-    double& seen = counters_[number].seen;
-    seen = std::max(seen, now_ + delay);
-  }
   // Wakes who waits for a counter that did; all see that `delay` s later.
   template <class Wake>
   void Reach(int32_t number, double delay, Wake wake) {
-    Delay(number, delay);
     Counter& counter = counters_[number];
+    counter.seen = now_ + delay;
     const int32_t waiting = counter.waiting;
     counter.waiting = kNobody;
     WakeAll(waiting, wake);
