@@ -149,11 +149,13 @@ class Npus(twin_candidate.Twin):
       self.rank_pool.close()
       raise twin_candidate.TwinFailure(twin_runtime.TwinError(findings))
 
-  def _failure(self, image, error) -> candidates.CandidateError:
+  def _failure(
+    self, image: image_lib.Image, error: local_ranks.RanksError
+  ) -> candidates.CandidateError:
     """Returns the error of ranks that failed, whose processes it ends."""
     self._raise_findings(image)
     self.rank_pool.close()
-    for rank_error in error.said.values():
+    for rank_error in error.errors.values():
       if isinstance(rank_error, runtime.WaitError):
         return candidates.CandidateError(str(error), rank_error.diagnosis)
     return candidates.CandidateError(f'{self.name}: {error}')

@@ -147,7 +147,7 @@ class TestRanksThatFail:
     with pytest.raises(local_ranks.RanksError) as error, start:
       pass
     assert error.value.ranks == (1,)
-    message = str(error.value.said[0])
+    message = str(error.value.errors[0])
     assert 'not all of 2 ranks came within 1 s' in message
 
   def test_one_that_is_absent_is_named_at_once(self):

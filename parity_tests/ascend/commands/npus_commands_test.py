@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.backend_ascend.device.npus import local_ranks
 from hpmoe.backend_ascend.device.standin import rehearsal
 from hpmoe.backend_ascend.device.standin import serve
 from hpmoe.backend_ascend.device.twin_launch import _ascend_twin
@@ -73,3 +74,18 @@ class TestCandidate:
     assert main.main([*NPUS, *flags]) == cli.CANDIDATE_FAILED
     line = capsys.readouterr().err.splitlines()[-1]
     assert 'which nobody has written' in line and 'in gate_up task' in line
+
+  def test_says_which_ranks_failed(self, monkeypatch, capsys):
+    # Given a launch that a rank does not survive, then the error of the ranks
+    # is told: it is not one of this program.
+    def run(*_):
+      raise local_ranks.RanksError(
+        'rank 1: expected an answer, got signal 9',
+        [1],
+        {0: RuntimeError('rank 1 ended')},
+      )
+
+    monkeypatch.setattr(local_ranks.LocalRanks, 'run', run)
+    flags = ('--ranks=2', '--direction=forward', '--lane=exact')
+    assert main.main([*NPUS, *flags]) == cli.CANDIDATE_FAILED
+    assert 'rank 1: expected an answer' in capsys.readouterr().err
