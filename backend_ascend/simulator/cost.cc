@@ -211,21 +211,13 @@ void CostModel::Cube(const TaskDesc& task, Cost* cost) {
   } else {
     caches_.Write(task.rank, written.buffer, written.group, box, width);
   }
-  const double steps = Steps(rows, cols, depth);
-  const double compute = steps / (pricing_.cube * figures_.cube_efficiency);
-  const double packed =
-      cols * depth * pricing_.element_bytes[kind.right()] * figures_.pack;
-  const double product =
-      std::max(compute, cost->read / figures_.aic_read) + packed;
-  cost->own = WithWriteOut(figures_, depth, product, cost->written);
+  cost->own = ProductSeconds(
+      figures_, depth,
+      CubeOperations(figures_, rows, cols, depth, pricing_.cube_depth),
+      pricing_.cube, cost->read,
+      cols * depth * pricing_.element_bytes[kind.right()], cost->written);
   if (cost->linked > 0) cost->own += cost->linked / figures_.aic_home;
   cost->fixed += figures_.product;
-}
-
-// Of the steps that a cube takes; a host's vector lengths are no matter.
-double CostModel::Steps(double rows, double cols, double depth) const {
-  if (figures_.threads > 0) return 2 * rows * cols * depth;
-  return CubeOperations(rows, cols, depth, pricing_.cube_depth);
 }
 
 void CostModel::Vector(const TaskDesc& task, Cost* cost) {

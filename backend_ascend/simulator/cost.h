@@ -79,7 +79,6 @@ class CostModel {
   const std::vector<Sent>& sent() const { return sent_; }
 
  private:
-  double Steps(double rows, double cols, double depth) const;
   void Cube(const TaskDesc& task, Cost* cost);
   bool StoresHome() const;  // what goes home, from accumulators
   void StoreHome(const TaskDesc& task, double cols, Cost* cost);

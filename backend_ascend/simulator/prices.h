@@ -78,14 +78,28 @@ inline double SeenAfter(const Figures& figures) {
   return figures.poll + figures.poll_miss / 2;
 }
 
-// Operations of the whole steps that a cube takes.
-inline double CubeOperations(double rows, double cols, double depth,
-                             double step_depth) {
+// Operations of the whole steps that a cube takes; a host's vector lengths are
+// no matter.
+inline double CubeOperations(const Figures& figures, double rows, double cols,
+                             double depth, double step_depth) {
+  if (figures.threads > 0) return 2 * rows * cols * depth;
   constexpr double kFractal = 16;  // rows and columns of a step
   const auto up = [](double value, double multiple) {
     return std::ceil(value / multiple) * multiple;
   };
   return 2 * up(rows, kFractal) * up(cols, kFractal) * up(depth, step_depth);
+}
+
+// Seconds of an AIC for a tile of a product, were nothing shared.
+// `rate`: operations a second; `read`, `right`, `written`: bytes, those of the
+// right side also among what is read.
+inline double ProductSeconds(const Figures& figures, double depth,
+                             double operations, double rate, double read,
+                             double right, double written) {
+  const double compute = operations / (rate * figures.cube_efficiency);
+  const double product =
+      std::max(compute, read / figures.aic_read) + right * figures.pack;
+  return WithWriteOut(figures, depth, product, written);
 }
 
 // Of an element that becomes a code: casts, absolute value, row maximum, scale

@@ -32,11 +32,10 @@ struct Work {
 class Predictor {
  public:
   Predictor(const ImageHeader& header, const sim::Figures& figures,
-            const Elements& elements, double latency, const Routing& routing)
+            const Elements& elements, const Routing& routing)
       : h_(header),
         f_(figures),
         e_(elements),
-        latency_(latency),
         routing_(routing),
         experts_(LocalExperts(header)) {
     for (int k = 0; k < kNumTaskKinds; ++k) {
@@ -62,10 +61,7 @@ class Predictor {
   }
 
   double Of(const Point& p) {
-    p_ = p;
-    parts_ = p.by_row != 0 ? kParts : 1;
-    h_.chain_rows = static_cast<int32_t>(p.chain_rows);
-    h_.expert_capacity = static_cast<int32_t>(p.expert_capacity);
+    Take(p);
     Prepare();
     double pools[3] = {0, 0, 0};
     double total = 0;
@@ -75,7 +71,32 @@ class Predictor {
     return total;
   }
 
+  // Points that differ in orders alone have one floor.
+  double Floor(const Point& p) {
+    const std::array<double, 11> key = {
+        p.by_row,      p.row_block,   p.col_block,      p.put_rows,
+        p.token_block, p.vector_rows, p.chain_rows,     p.weight_rows,
+        p.num_aic,     p.num_aiv,     p.expert_capacity};
+    const auto [at, is_new] = floors_.try_emplace(key);
+    if (is_new) {
+      Take(p);
+      double aic = 0, aiv = 0;
+      for (const int kind : kinds_) {
+        (kKinds[kind].info().unit == kAic ? aic : aiv) += Least(kind);
+      }
+      at->second = std::max(aic / p.num_aic, aiv / p.num_aiv);
+    }
+    return at->second;
+  }
+
  private:
+  void Take(const Point& p) {
+    p_ = p;
+    parts_ = p.by_row != 0 ? kParts : 1;
+    h_.chain_rows = static_cast<int32_t>(p.chain_rows);
+    h_.expert_capacity = static_cast<int32_t>(p.expert_capacity);
+  }
+
   double& End(int kind, int expert, int part) {
     return ends_[(kind * experts_ + expert) * kParts + part];
   }
@@ -140,7 +161,7 @@ class Predictor {
     pools[pool] =
         start + std::max(work.seconds / cores, waves ? work.shared : 0.0);
     double end = start + std::max(length, task) + (waves ? task / 2 : 0);
-    if (put) end += latency_ + extra;
+    if (put) end += routing_.latency + extra;
     return End(s.kind, s.expert, s.part) = end;
   }
 
@@ -252,47 +273,137 @@ class Predictor {
            sim::SignalSeconds(f_, kKinds[kind].info().unit, signals);
   }
 
+  // Seconds that the cores of the busiest rank take for a kind, at least.
+  double Least(int kind) const {
+    const Form form = kKinds[kind].form();
+    // Each rank sends its slots; who receives most returns most.
+    const double slots = int64_t{h_.num_tokens} * h_.top_k;
+    const double received =
+        std::accumulate(routing_.rows.begin(), routing_.rows.end(), 0.0);
+    if (form == Form::kSlicePut) return LeastOfPuts(kind, slots, p_.put_rows);
+    if (form == Form::kHomePut) {
+      return LeastOfPuts(kind, received,
+                         p_.by_row != 0 ? p_.vector_rows : p_.put_rows);
+    }
+    if (form == Form::kTokenTile) {
+      return h_.num_tokens * VectorRow(kind).seconds +
+             std::ceil(h_.num_tokens / p_.token_block) * Fixed(kind, 0);
+    }
+    double seconds = 0;
+    for (int l = 0; l < experts_; ++l) {
+      seconds += form == Form::kWeightTile ? LeastOfWeightGrads(kind, l)
+                                           : LeastOfExpert(kind, l);
+    }
+    return seconds;
+  }
+
+  // Every task of the capacity is fetched, with rows or without.
+  double LeastOfExpert(int kind, int expert) const {
+    const KindInfo& info = kKinds[kind];
+    const double rows = routing_.rows[expert];
+    const double cols = SizeOf(h_, kBuffers[info.written].cols);
+    if (info.info().unit != kAic) {
+      return rows * VectorRow(kind).seconds +
+             std::ceil(p_.expert_capacity / p_.vector_rows) * Fixed(kind, 0);
+    }
+    // An AIC that stores rows home itself writes a part of them here.
+    const bool home = kind == kDown && f_.aic_home > 0;
+    const double width = home ? 0 : Width(info.written);
+    const double tasks = std::ceil(p_.expert_capacity / p_.row_block) *
+                         std::ceil(cols / p_.col_block);
+    return LeastOfGrid(rows, p_.row_block, cols,
+                       SizeOf(h_, kBuffers[info.left()].cols), width) +
+           tasks * Fixed(kind, 0);
+  }
+
+  double LeastOfWeightGrads(int kind, int expert) const {
+    const BufferInfo& out = kBuffers[kKinds[kind].written];
+    const double rows = SizeOf(h_, out.rows), cols = SizeOf(h_, out.cols);
+    const double links = LinksOf(h_), depth = routing_.rows[expert];
+    const double width =
+        links > 1 ? sim::kFloatBytes : Width(kKinds[kind].written);
+    const double whole = std::floor(depth / p_.chain_rows);
+    const auto link = [&](double summed) {
+      return summed == 0
+                 ? 0
+                 : LeastOfGrid(rows, p_.weight_rows, cols, summed, width);
+    };
+    const double tasks = std::ceil(rows / p_.weight_rows) *
+                         std::ceil(cols / p_.col_block) * links;
+    return whole * link(p_.chain_rows) + link(depth - whole * p_.chain_rows) +
+           tasks * Fixed(kind, 0);
+  }
+
+  double LeastOfGrid(double rows, double height, double cols, double depth,
+                     double width) const {
+    double seconds = 0;
+    ForEachTile(rows, height, cols, [&](double n, double r, double c) {
+      seconds += n * (f_.product + Alone(r, c, depth, width));
+    });
+    return seconds;
+  }
+
+  double LeastOfPuts(int kind, double rows, double height) const {
+    const PutRow row = PutRowOf(kind);
+    const double least =
+        std::max(row.read, row.bytes / std::max(f_.aiv_write, f_.aiv_link));
+    return rows * least + rows / height * (Fixed(kind, 0) + f_.put_head);
+  }
+
   double Width(int buffer) const {
     return kBuffers[buffer].element == Element::kFloat ? sim::kFloatBytes
                                                        : e_.bytes;
   }
 
-  double Tile(double rows, double cols, double depth, double width) const {
+  // Bytes that a tile of a product reads.
+  double ReadBytes(double rows, double cols, double depth) const {
     const sim::Passes passes = sim::PassesOf(f_, rows, cols);
-    const double read = rows * depth * e_.bytes * passes.left +
-                        cols * depth * e_.bytes * passes.right;
-    const double written = rows * cols * width;
-    const double compute =
-        sim::CubeOperations(rows, cols, depth, e_.cube_depth) /
-        (e_.cube * f_.cube_efficiency);
-    const double own = sim::WithWriteOut(
-        f_, depth, std::max(compute, read / f_.aic_read), written);
-    return std::max(
-        own, (read + written) / std::min(f_.aic_read, f_.l2 / p_.num_aic));
+    return rows * depth * e_.bytes * passes.left +
+           cols * depth * e_.bytes * passes.right;
   }
 
-  // A grid of tiles, whose last row and column may be cut.
+  // Seconds of a tile of a product, were nothing shared.
+  double Alone(double rows, double cols, double depth, double width) const {
+    return sim::ProductSeconds(
+        f_, depth, sim::CubeOperations(f_, rows, cols, depth, e_.cube_depth),
+        e_.cube, ReadBytes(rows, cols, depth), cols * depth * e_.bytes,
+        rows * cols * width);
+  }
+
+  double Tile(double rows, double cols, double depth, double width) const {
+    const double moved = ReadBytes(rows, cols, depth) + rows * cols * width;
+    return std::max(Alone(rows, cols, depth, width),
+                    moved / std::min(f_.aic_read, f_.l2 / p_.num_aic));
+  }
+
+  // Calls `tile` with a number of tiles, their rows and their columns: those of
+  // a grid whose last row and column may be cut.
+  template <typename Function>
+  void ForEachTile(double rows, double height, double cols,
+                   const Function& tile) const {
+    const double down = std::floor(rows / height);
+    const double across = std::floor(cols / p_.col_block);
+    const double last_rows = rows - down * height;
+    const double last_cols = cols - across * p_.col_block;
+    const auto call = [&](double n, double r, double c) {
+      if (n != 0 && r != 0 && c != 0) tile(n, r, c);
+    };
+    call(down * across, height, p_.col_block);
+    call(down, height, last_cols);
+    call(across, last_rows, p_.col_block);
+    call(1, last_rows, last_cols);
+  }
+
   Work Grid(int kind, double rows, double height, double cols, double depth,
             double width) const {
     Work work;
-    const auto cut = [](double extent, double size, double* whole) {
-      *whole = std::floor(extent / size);
-      return extent - *whole * size;
-    };
-    double down, across;
-    const double last_rows = cut(rows, height, &down);
-    const double last_cols = cut(cols, p_.col_block, &across);
-    const auto add = [&](double n, double r, double c) {
-      if (n == 0 || r == 0 || c == 0) return;
-      const double one = Fixed(kind, 1) + Tile(r, c, depth, width);
-      work.seconds += n * one;
+    ForEachTile(rows, height, cols, [&](double n, double r, double c) {
+      const double each =
+          Fixed(kind, 1) + f_.product + Tile(r, c, depth, width);
+      work.seconds += n * each;
       work.count += n;
-      work.longest = std::max(work.longest, one);
-    };
-    add(down * across, height, p_.col_block);
-    add(down, height, last_cols);
-    add(across, last_rows, p_.col_block);
-    add(1, last_rows, last_cols);
+      work.longest = std::max(work.longest, each);
+    });
     return work;
   }
 
@@ -318,10 +429,15 @@ class Predictor {
     return work;
   }
 
-  Work Vector(int kind, double rows, double height) const {
+  // A row of a vector tile.
+  struct Row {
+    double seconds;  // were nothing shared
+    double bytes;    // that it reads and writes
+  };
+
+  Row VectorRow(int kind) const {
     const KindInfo& info = kKinds[kind];
     const double cols = SizeOf(h_, kBuffers[info.written].cols);
-    const bool tokens = info.form() == Form::kTokenTile;
     double read = 0, elements = 0;
     for (int i = 0; i < info.num_reads(); ++i) {
       const ReadSpec& spec = info.reads[i];
@@ -333,39 +449,54 @@ class Predictor {
     }
     const double ops = sim::VectorOperations(f_, h_, info.work, elements, cols);
     const double written = cols * Width(info.written);
-    const double row =
-        std::max({ops / f_.vector, read / f_.aiv_read, written / f_.aiv_write});
+    return {
+        std::max({ops / f_.vector, read / f_.aiv_read, written / f_.aiv_write}),
+        read + written};
+  }
+
+  Work Vector(int kind, double rows, double height) const {
+    const bool tokens = kKinds[kind].form() == Form::kTokenTile;
+    const Row row = VectorRow(kind);
     Work work;
     work.count = std::ceil(rows / height);
-    work.seconds = rows * row + work.count * Fixed(kind, tokens ? 0 : 1);
-    work.longest = std::min(rows, height) * row + Fixed(kind, 1);
+    work.seconds =
+        rows * row.seconds + work.count * Fixed(kind, tokens ? 0 : 1);
+    work.longest = std::min(rows, height) * row.seconds + Fixed(kind, 1);
     // What was returned is no longer in the cache.
-    if (tokens) work.shared = rows * (read + written) / f_.hbm;
+    if (tokens) work.shared = rows * row.bytes / f_.hbm;
     return work;
+  }
+
+  // A row that is put.
+  struct PutRow {
+    double read;   // s to read, to weight and to issue it
+    double bytes;  // that are sent
+  };
+
+  PutRow PutRowOf(int kind) const {
+    const KindInfo& info = kKinds[kind];
+    const double elements = SizeOf(h_, kBuffers[info.written].cols);
+    const double ops = Applies(h_, info.weighted) ? f_.sum_ops * elements : 0;
+    return {
+        std::max({ops / f_.vector, elements * Width(info.left()) / f_.aiv_read,
+                  f_.put_row}),
+        elements * Width(info.written) + sim::BesideBytes(h_, info.written)};
   }
 
   // Its `shared` is bytes of a row: what a link takes for one is the routing's.
   Work Puts(int kind, double rows, double height) const {
     const KindInfo& info = kKinds[kind];
-    const double read =
-        SizeOf(h_, kBuffers[info.written].cols) * Width(info.left());
-    const double bytes =
-        SizeOf(h_, kBuffers[info.written].cols) * Width(info.written) +
-        sim::BesideBytes(h_, info.written);
-    const bool weighted = Applies(h_, info.weighted);
-    const double ops =
-        weighted ? f_.sum_ops * read / Width(info.left()) / f_.vector : 0;
-    const double row = std::max({ops, read / f_.aiv_read, f_.put_row,
-                                 bytes * ((1 - routing_.remote) / f_.aiv_write +
-                                          routing_.remote / f_.aiv_link)});
+    const auto [read, bytes] = PutRowOf(kind);
+    const double row =
+        std::max(read, bytes * ((1 - routing_.remote) / f_.aiv_write +
+                                routing_.remote / f_.aiv_link));
     // A put to another rank takes longer than the average one.
-    const double worst =
-        std::max({ops, read / f_.aiv_read, f_.put_row,
-                  bytes / (routing_.remote > 0 ? f_.aiv_link : f_.aiv_write)});
+    const double worst = std::max(
+        read, bytes / (routing_.remote > 0 ? f_.aiv_link : f_.aiv_write));
     const bool slices = info.form() == Form::kSlicePut || p_.by_row == 0;
     const double ranks = slices ? h_.num_ranks : 1;
     const double fixed =
-        Fixed(kind, slices ? 1 : h_.num_ranks) + f_.put_head + latency_;
+        Fixed(kind, slices ? 1 : h_.num_ranks) + f_.put_head + routing_.latency;
     Work work;
     const double each = rows / ranks;
     // A slice goes in whole puts; a part of it may be less than one.
@@ -394,7 +525,6 @@ class Predictor {
   ImageHeader h_;
   const sim::Figures& f_;
   const Elements e_;
-  const double latency_;
   const Routing& routing_;
   const int experts_;
   Point p_ = {};
@@ -405,15 +535,25 @@ class Predictor {
   std::vector<double> part_rows_, empty_;
   std::map<std::array<double, 7>, std::vector<Stage>> orders_;
   std::vector<double> ends_;
+  std::map<std::array<double, 11>, double> floors_;
 };
 
 }  // namespace
 
 void Predict(const ImageHeader& header, const sim::Figures& figures,
-             const Elements& elements, double latency, const Routing& routing,
+             const Elements& elements, const Routing& routing,
              const Point* points, int64_t num_points, double* seconds) {
-  Predictor predictor(header, figures, elements, latency, routing);
+  Predictor predictor(header, figures, elements, routing);
   for (int64_t i = 0; i < num_points; ++i) seconds[i] = predictor.Of(points[i]);
+}
+
+void Floor(const ImageHeader& header, const sim::Figures& figures,
+           const Elements& elements, const Routing& routing,
+           const Point* points, int64_t num_points, double* seconds) {
+  Predictor predictor(header, figures, elements, routing);
+  for (int64_t i = 0; i < num_points; ++i) {
+    seconds[i] = predictor.Floor(points[i]);
+  }
 }
 
 }  // namespace hpmoe::schedule

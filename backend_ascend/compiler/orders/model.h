@@ -51,6 +51,7 @@ struct Routing {
   std::vector<double> rows;  // that it receives
   std::vector<double> sent;  // rows that the busiest sender sends
   double remote;             // share of rows that leave their rank
+  double latency;            // s of its longest route
   std::vector<double> dispatch_s, return_s;  // s a byte of each row, on links
 };
 
@@ -63,8 +64,17 @@ struct Elements {
 // `seconds`: [points] of the pass that `header` names, from its sizes, policy
 // and direction alone.
 void Predict(const ImageHeader& header, const sim::Figures& figures,
-             const Elements& elements, double latency, const Routing& routing,
+             const Elements& elements, const Routing& routing,
              const Point* points, int64_t num_points, double* seconds);
+
+// `seconds`: [points] that the engine takes at least, whatever the order.
+// The busiest rank's tasks take the time of their own cores as the engine
+// prices it, were nothing shared, and its cores of a unit are all busy to the
+// end.  Sharing, waits, caches, latencies and signals only add to that.  It
+// holds for rows that are stored as the policy says and are not relayed.
+void Floor(const ImageHeader& header, const sim::Figures& figures,
+           const Elements& elements, const Routing& routing,
+           const Point* points, int64_t num_points, double* seconds);
 
 }  // namespace hpmoe::schedule
 

@@ -1,6 +1,6 @@
 """The analytical model of `model.h`: many schedules of a layer in a second."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 import dataclasses
 
@@ -103,7 +103,7 @@ def predict(
   case: Traffic,
   points: np.ndarray,
 ) -> dict[layout.Direction, np.ndarray]:
-  """Returns `[points]` f8 s by pass.
+  """Returns `[points]` f8 s by pass, as the model estimates them.
 
   Args:
     config: sizes.
@@ -112,6 +112,32 @@ def predict(
     case: the routing.
     points: `[points, len(COLUMNS)]` f8.
   """
+  return _fill(_native.schedule_predict, config, policy, machine, case, points)
+
+
+def bound_below(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  machine: machine_lib.Machine,
+  case: Traffic,
+  points: np.ndarray,
+) -> dict[layout.Direction, np.ndarray]:
+  """Returns `[points]` f8 s by pass that the engine takes at least.
+
+  `model.h` says why, and for which rows. Arguments are those of `predict`.
+  """
+  return _fill(_native.schedule_floor, config, policy, machine, case, points)
+
+
+def _fill(
+  function: Callable[..., None],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  machine: machine_lib.Machine,
+  case: Traffic,
+  points: np.ndarray,
+) -> dict[layout.Direction, np.ndarray]:
+  """Returns `[points]` f8 s by pass, of a function of the extension module."""
   points = np.ascontiguousarray(points, np.float64)
   layer = {
     name: float(getattr(config, name))
@@ -130,12 +156,10 @@ def predict(
     machine.fabric.route(0, other, config.num_ranks).latency
     for other in range(config.num_ranks)
   )
-  predicted = {
-    direction: np.empty(len(points)) for direction in layout.Direction
-  }
+  seconds = {direction: np.empty(len(points)) for direction in layout.Direction}
 
   def fill(direction: layout.Direction) -> None:
-    _native.schedule_predict(
+    function(
       layer | dict(direction=float(direction)),
       {name: machine[name] for name in machine_lib.UNITS},
       dict(bytes=float(width), cube=machine[cube], cube_depth=float(depth)),
@@ -147,12 +171,12 @@ def predict(
       case.dispatch_s.tolist(),
       case.return_s.tolist(),
       points,
-      predicted[direction],
+      seconds[direction],
     )
 
-  with futures.ThreadPoolExecutor(len(predicted)) as pool:
-    list(pool.map(fill, predicted))
-  return predicted
+  with futures.ThreadPoolExecutor(len(seconds)) as pool:
+    list(pool.map(fill, seconds))
+  return seconds
 
 
 def table(

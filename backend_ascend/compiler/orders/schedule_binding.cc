@@ -36,25 +36,26 @@ ImageHeader HeaderOf(const Numbers& layer) {
   return h;
 }
 
-void Predict(const Numbers& layer, const Numbers& figures,
-             const Numbers& elements, double latency, int32_t rank,
-             std::vector<double> rows, std::vector<double> sent, double remote,
-             std::vector<double> dispatch_s, std::vector<double> return_s,
-             const Doubles& points, const Doubles& seconds) {
+// `kModel`: `schedule::Predict` or `schedule::Floor`.
+template <auto kModel>
+void Model(const Numbers& layer, const Numbers& figures,
+           const Numbers& elements, double latency, int32_t rank,
+           std::vector<double> rows, std::vector<double> sent, double remote,
+           std::vector<double> dispatch_s, std::vector<double> return_s,
+           const Doubles& points, const Doubles& seconds) {
   const ImageHeader header = HeaderOf(layer);
   const sim::Figures machine = sim::FiguresOf(figures);
   const schedule::Routing routing = {
-      rank,   std::move(rows),       std::move(sent),
-      remote, std::move(dispatch_s), std::move(return_s)};
+      rank,    std::move(rows),       std::move(sent),    remote,
+      latency, std::move(dispatch_s), std::move(return_s)};
   const int64_t n = static_cast<int64_t>(seconds.size());
   CheckBytes("points", n * static_cast<int64_t>(sizeof(schedule::Point)),
              points.nbytes());
   const nb::gil_scoped_release release;
-  schedule::Predict(
-      header, machine,
-      {elements.at("bytes"), elements.at("cube"), elements.at("cube_depth")},
-      latency, routing, reinterpret_cast<const schedule::Point*>(points.data()),
-      n, seconds.data());
+  kModel(header, machine,
+         {elements.at("bytes"), elements.at("cube"), elements.at("cube_depth")},
+         routing, reinterpret_cast<const schedule::Point*>(points.data()), n,
+         seconds.data());
 }
 
 using Times = nb::ndarray<const double, nb::c_contig, nb::device::cpu>;
@@ -99,10 +100,16 @@ int64_t ListSchedule(const LoadedImage& image, const Times& seconds,
 void BindSchedule(nb::module_& m) {
   m.def("schedule_columns", &Columns,
         "What the analytical model knows of a schedule, in order.");
-  m.def("schedule_predict", &Predict, "layer"_a, "figures"_a, "elements"_a,
-        "latency"_a, "rank"_a, "rows"_a, "sent"_a, "remote"_a, "dispatch_s"_a,
-        "return_s"_a, "points"_a, "seconds"_a,
-        "Fills `[points]` float64 with the modelled time of a pass.");
+  const auto define = [&](const char* name, auto* model, const char* doc) {
+    m.def(name, model, "layer"_a, "figures"_a, "elements"_a, "latency"_a,
+          "rank"_a, "rows"_a, "sent"_a, "remote"_a, "dispatch_s"_a,
+          "return_s"_a, "points"_a, "seconds"_a, doc);
+  };
+  define("schedule_predict", &Model<&schedule::Predict>,
+         "Fills `[points]` float64 with the modelled time of a pass.");
+  define("schedule_floor", &Model<&schedule::Floor>,
+         "Fills `[points]` float64 with a time that the engine never ends "
+         "before.");
   m.def("schedule_positions", &Positions, "rules"_a, "experts"_a, "kind"_a,
         "place"_a, "part"_a, "at"_a,
         "Fills `[tasks]` float64 with places in an order, in experts.");

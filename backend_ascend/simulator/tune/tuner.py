@@ -1,11 +1,13 @@
-"""The search: the model prunes, the simulator confirms, neighbours refine.
+"""The search: the model ranks, the simulator confirms, neighbours refine.
+
+What is left out unseen is what a floor of the simulator's time excludes.
 
 The search minimises the mean regret of forward and backward pass together over
 equally likely routings.  The regret of a schedule is its extra time over the
 best schedule known for that routing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -245,12 +247,28 @@ class Tuner:
 
   def predict(self, table: np.ndarray) -> np.ndarray:
     """Returns `[cases, points]` f8 s of both passes, by the model."""
+    return self._by_case(model.predict, layout.Direction, table)
+
+  def bound_below(self, table: np.ndarray) -> np.ndarray:
+    """Returns `[cases, points]` f8 s that simulated passes take at least.
+
+    A pass whose rows are codes counts as zero: the model prices none.
+    """
+    plain = [d for d in _LOWER if not self.layer.policy_of(d).rows]
+    return self._by_case(model.bound_below, plain, table)
+
+  def _by_case(
+    self, function, directions: Iterable[layout.Direction], table: np.ndarray
+  ) -> np.ndarray:
     layer = self.layer
     passes = [
-      model.predict(layer.config, layer.policy, layer.machine, case, table)
+      function(layer.config, layer.policy, layer.machine, case, table)
       for case in self.traffic.values()
     ]
-    return np.array([sum(seconds.values()) for seconds in passes])
+    zeros = np.zeros(len(table))
+    return np.array(
+      [sum((case[d] for d in directions), zeros) for case in passes]
+    )
 
   def images(self, options: granularity.Options):
     """Yields (pass, image) without proofs; the result is compiled again."""
@@ -277,7 +295,8 @@ class Tuner:
       for name, ids in layer.cases.items():
         pass_seconds = layer.seconds(layer, direction, image, ids)
         seconds[name][direction.name.lower()] = pass_seconds
-    predicted = self.predict(model.table(layer.config, [options]))[:, 0]
+    table = model.table(layer.config, [options])
+    predicted = self.predict(table)[:, 0]
     schedule = TimedSchedule(
       options, dict(zip(layer.cases, predicted.tolist())), seconds
     )
@@ -365,18 +384,30 @@ class Pareto:
     best = self.best_by_case()
     return {n: schedule.total(n) / best[n].total(n) - 1 for n in best}
 
+  def excludes(self, table: np.ndarray) -> np.ndarray:
+    """Returns which points, `[points]` bool, no simulation can make the best.
 
-# More than the model's worst error over the subspace of the paper's layer.
-_SLOWER_BY_MODEL = 0.05
+    By its floor such a point is the fastest of no case, so that all regrets
+    stay, and its own mean regret is no less than the best's.
+
+    Args:
+      table: `[points, len(model.COLUMNS)]` f8, of rows that are not relayed.
+    """
+    seconds = self._seconds()
+    fastest = seconds.min(axis=1, keepdims=True)
+    floors = self.tuner.bound_below(table)
+    regret = (floors / fastest - 1).mean(0)
+    return (floors >= fastest).all(0) & (
+      regret >= regrets(seconds).mean(0).min()
+    )
 
 
-def _is_slow(
-  tuner: Tuner, best: TimedSchedule, options: granularity.Options
-) -> bool:
-  """Returns whether the model predicts far more time than for the best."""
-  predicted = tuner.predict(model.table(tuner.layer.config, [options]))[:, 0]
-  best_seconds = np.array([best.predicted[case] for case in tuner.layer.cases])
-  return float((predicted / best_seconds).mean()) > 1 + _SLOWER_BY_MODEL
+def _is_excluded(pareto: Pareto, options: granularity.Options) -> bool:
+  """Returns whether a floor says that a schedule is not the best."""
+  if options.relay:  # of whose puts the floor knows nothing
+    return False
+  table = model.table(pareto.tuner.layer.config, [options])
+  return bool(pareto.excludes(table)[0])
 
 
 def refine(
@@ -387,8 +418,7 @@ def refine(
 ) -> None:
   """Tries each option of each choice around the best, until none helps.
 
-  Options that the model takes for far slower are not simulated; those that it
-  does not know are the best's equals to it, so they are.
+  Options whose floor excludes them are not simulated.
   """
   for _ in range(rounds):
     before = pareto.best()
@@ -400,7 +430,7 @@ def refine(
           # Refused are fields that do not go together.
           with contextlib.suppress(ValueError):
             near = space.replace_fields(best.options, fields)
-            if not _is_slow(pareto.tuner, best, near):
+            if not _is_excluded(pareto, near):
               pareto.add(near)
     if pareto.best() is before:
       return

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.compiler.orders import model
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.tune import space
 from hpmoe.backend_ascend.simulator.tune import tuner
@@ -37,12 +38,14 @@ def routing(seed: int) -> np.ndarray:
   return np.argsort(-scores, axis=-1)[..., : sizes['K']].astype(np.int32)
 
 
-def build_tuner(*seeds: int, target: str = 'ascend') -> tuner.Tuner:
+def build_tuner(
+  *seeds: int, target: str = 'ascend', machine: str = 'ascend_a3'
+) -> tuner.Tuner:
   return tuner.Tuner(
     tuner.Layer(
       CONFIG,
       POLICY,
-      machine_lib.load('ascend_a3'),
+      machine_lib.load(machine),
       {f'case {seed}': routing(seed) for seed in seeds},
       target,
     )
@@ -144,10 +147,106 @@ class TestModel:
 
   def test_times_rise_with_the_rows_of_the_busiest_rank(self):
     search = build_tuner(0, 3)
-    even, skewed = search.predict(model.table(CONFIG, [search.published]))[:, 0]
+    table = model.table(CONFIG, [search.published])
+    even, skewed = search.predict(table)[:, 0]
     busiest = search.traffic['case 3'].rows.sum()
     assert busiest > search.traffic['case 0'].rows.sum()
     assert skewed > even
+
+
+FLOOR_CHOICES = CHOICES | {
+  'vector_rows': space.GRID['vector_rows'],
+  'chain_rows': {'512': {'chain_rows': 512}, 'all': {'chain_rows': None}},
+}
+
+
+class TestFloor:
+  @pytest.mark.parametrize('seed', [0, 3])
+  @pytest.mark.parametrize(
+    'machine', ['ascend_a3', 'ascend_a2', 'ascend_a3_pto_stages', 'host']
+  )
+  def test_no_simulated_pass_ends_before_it(self, machine, seed):
+    # Given points all over the space, with vector tiles and chains that the
+    # search tries beside it, when they are simulated for experts with equal and
+    # with odd numbers of rows, then each takes as long as its floor or longer.
+    search = build_tuner(seed, machine=machine, target='host')
+    grid = space.grid(CONFIG, search.base, FLOOR_CHOICES, search.runs)
+    points = sample(grid, 8)
+    floors = search.bound_below(grid.table[points])[0]
+    real = [search.time(grid.options(p)).total(f'case {seed}') for p in points]
+    assert (floors <= np.array(real) * (1 + 1e-12)).all()
+
+  def test_is_the_time_of_cubes_that_never_wait(self, search):
+    # Given the best tiles, then the floor says most of the simulated time.
+    best = space.replace_fields(search.base, space.GRID['tile']['128x256'])
+    floor = search.bound_below(model.table(CONFIG, [best]))[0, 0]
+    assert 0.7 < floor / search.time(best).total('case 0') < 1
+
+  @pytest.mark.parametrize(
+    'slow',
+    [
+      dict(cube_bf16=1.0),
+      dict(aic_write=1.0),
+      dict(aiv_read=1.0),
+      dict(vector=1.0),
+      dict(aic_task=1e-3),
+      dict(product=1e-3),
+      dict(put_head=1e-3),
+    ],
+    ids=lambda slow: next(iter(slow)),
+  )
+  def test_is_reached_where_only_one_figure_takes_time(self, slow):
+    # Given a machine on which all but one figure of a core costs next to
+    # nothing, when one core of each unit runs a rank, then it is busy with that
+    # figure to the end: the floor is the simulated time.
+    machine = machine_lib.load('ascend_a3')
+    values = {}
+    for name in machine.figures:
+      scale = {'s': 1e-9, 'B/s': 1e9, 'flop/s': 1e9, 'op/s': 1e9}
+      values[name] = machine[name] * scale.get(machine.figures[name].unit, 1)
+    machine = machine.with_figures(**(values | slow))
+    layer = dataclasses.replace(build_tuner(0).layer, machine=machine)
+    search = tuner.Tuner(layer)
+    order = dataclasses.replace(search.base.order, comm_share=0.0)
+    best = dataclasses.replace(search.base, num_aic=1, num_aiv=1, order=order)
+    floor = search.bound_below(model.table(CONFIG, [best]))[0, 0]
+    ratio = floor / search.time(best).total('case 0')
+    assert 1 - 1e-6 < ratio <= 1 + 1e-12
+
+  def test_rows_of_codes_have_none(self):
+    search = build_tuner(0)
+    weights, rows = layout.QUANTISED[1]
+    coded = dataclasses.replace(POLICY, quantised=weights, rows=rows)
+    table = model.table(CONFIG, [search.base])
+    layer = dataclasses.replace(search.layer, forward=coded)
+    backward = tuner.Tuner(layer).bound_below(table)
+    assert 0 < backward < search.bound_below(table)
+
+  def test_relayed_rows_are_not_excluded(self, search):
+    pareto = tuner.Pareto(search)
+    pareto.add(space.replace_fields(search.base, space.GRID['tile']['128x256']))
+    small = space.replace_fields(search.base, space.GRID['tile']['64x64'])
+    assert tuner._is_excluded(pareto, small)
+    relayed = dataclasses.replace(small, relay=True)
+    assert not tuner._is_excluded(pareto, relayed)
+
+  def test_a_case_whose_fastest_may_change_is_not_excluded(self):
+    # Given two routings and a point that is never simulated, then it is left
+    # out only if its floor is above the fastest of both.
+    search = build_tuner(0, 3)
+    pareto = tuner.Pareto(search)
+    pareto.add(space.replace_fields(search.base, space.GRID['tile']['128x256']))
+    grid = space.grid(CONFIG, search.base, CHOICES, search.runs)
+    floors = search.bound_below(grid.table)
+    fastest = np.array(
+      [
+        [s.total('case 0'), s.total('case 3')]
+        for s in pareto.schedules.values()
+      ]
+    ).min(0)
+    excluded = pareto.excludes(grid.table)
+    assert 0 < excluded.sum() < len(excluded)
+    assert (excluded == (floors >= fastest[:, None]).all(0)).all()
 
 
 class TestSearch:
@@ -174,9 +273,7 @@ class TestSearch:
       if seconds is not None:
         assert row.gain == pytest.approx(seconds / best.total('case 0') - 1)
 
-  def test_neighbours_that_the_model_takes_for_slow_are_not_simulated(
-    self, search
-  ):
+  def test_neighbours_that_a_floor_excludes_are_not_simulated(self, search):
     # Given a best point, when a far smaller tile and a choice that the model
     # does not know are its neighbours, then only the latter is simulated.
     pareto = tuner.Pareto(search)
@@ -185,7 +282,8 @@ class TestSearch:
     small = space.replace_fields(best, tile['64x64'])
     other_start = space.replace_fields(best, {'order.rotate': False})
     pareto.add(best)
-    assert tuner._is_slow(search, pareto.best(), small)
+    assert tuner._is_excluded(pareto, small)
+    assert search.time(small).slower(pareto.best()) > 0
     rotate = {'false': {'order.rotate': False}}
     choices = {'tile': {'64x64': tile['64x64']}, 'rotate': rotate}
     tuner.refine(pareto, [choices], 1)
